@@ -1,0 +1,55 @@
+"""A loss that gives one value per example, whatever form the user's loss came in."""
+
+import inspect
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from apportion.errors import IncompatibleModel
+
+PerExampleLoss = Callable[[Tensor, Tensor], Tensor]
+
+
+def per_example(loss: Callable[..., Tensor]) -> PerExampleLoss:
+    """`loss(outputs, targets)` → tensor of shape (examples,).
+
+    Accepts a function that takes `reduction="none"` (everything in `torch.nn.functional`), a loss module of `torch.nn`
+    (its reduction is overruled), or a callable that returns one value per example by itself. Losses that keep further
+    dimensions (one value per output, say) are averaged over those, example by example.
+    """
+    if isinstance(loss, torch.nn.Module) and hasattr(loss, "reduction"):
+        module, forward = loss, type(loss).forward
+
+        def compute(outputs: Tensor, targets: Tensor) -> Tensor:
+            before, module.reduction = module.reduction, "none"
+            try:
+                return forward(module, outputs, targets)
+            finally:
+                module.reduction = before
+    elif _takes_reduction(loss):
+
+        def compute(outputs: Tensor, targets: Tensor) -> Tensor:
+            return loss(outputs, targets, reduction="none")
+    else:
+        compute = loss
+
+    def checked(outputs: Tensor, targets: Tensor) -> Tensor:
+        values = compute(outputs, targets)
+        if values.dim() == 0 or len(values) != len(targets):
+            raise IncompatibleModel(
+                [
+                    f"the loss must give one value per example, but for {len(targets)} examples it gave a tensor of "
+                    f"shape {tuple(values.shape)}; return the unreduced losses, or accept reduction='none'"
+                ]
+            )
+        return values.flatten(1).mean(1) if values.dim() > 1 else values
+
+    return checked
+
+
+def _takes_reduction(loss: Callable[..., Tensor]) -> bool:
+    try:
+        return "reduction" in inspect.signature(loss).parameters
+    except (TypeError, ValueError):
+        return False
