@@ -1,0 +1,48 @@
+"""Apportion: train PyTorch models under a privacy budget and publish them with a guarantee that a stranger can check.
+
+This module and everything it imports work without PyTorch; `apportion.training` needs it.
+"""
+
+import importlib
+from types import ModuleType
+
+from apportion.accounting import Guarantee
+from apportion.batching import Partition, Poisson, Shuffle
+from apportion.budget import Budget
+from apportion.bundle.verify import verify
+from apportion.certificate import Certificate, certify
+from apportion.errors import ApportionError
+from apportion.ledger import read as read_ledger
+from apportion.plan import NonPrivatePlan, TrainingPlan, solve
+from apportion.schedules import ExponentialDecay, Hold, PolynomialDecay, StepDecay, TimeDecay, Uniform
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ApportionError",
+    "Budget",
+    "Certificate",
+    "ExponentialDecay",
+    "Guarantee",
+    "Hold",
+    "NonPrivatePlan",
+    "Partition",
+    "Poisson",
+    "PolynomialDecay",
+    "Shuffle",
+    "StepDecay",
+    "TimeDecay",
+    "TrainingPlan",
+    "Uniform",
+    "certify",
+    "read_ledger",
+    "solve",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """`apportion.training` without importing torch before it is asked for."""
+    if name == "training":
+        return importlib.import_module("apportion.training")
+    raise AttributeError(f"module 'apportion' has no attribute {name!r}")

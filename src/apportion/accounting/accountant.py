@@ -81,11 +81,15 @@ class Cost(Generic[P]):
 
 def sum_of_floats(cost: Cost[float]) -> float:
     """The value of a cost whose prices are numbers, correctly rounded."""
-    return cost.fold(
-        value=lambda price: price,
-        weighted_sum=lambda terms: math.fsum(times * price for times, price in terms),
-        largest=max,
-    )
+
+
+    def weighted_sum(terms: Sequence[tuple[int, float]]) -> float:
+        return math.fsum(times * price for times, price in terms)
+
+    def largest(values: Sequence[float]) -> float:
+        return max(values)
+
+    return cost.fold(value=float, weighted_sum=weighted_sum, largest=largest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,12 +156,13 @@ class Accountant(ABC, Generic[P]):
     def guarantee(self, event: Event, delta: float) -> Guarantee:
         _checks.probability("delta", delta)
         cost = self.cost(event)
+        details: Mapping[str, Any] = {}
         if cost.infinite:
-            interval, details = Interval(upper=math.inf), {}
+            interval = Interval(upper=math.inf)
         elif not cost.times:
-            interval, details = Interval(upper=0.0, lower=0.0), {}
+            interval = Interval(upper=0.0, lower=0.0)
         else:
-            interval, details = self.epsilon(cost, delta), dict(self.details(cost, delta))
+            interval, details = self.epsilon(cost, delta), self.details(cost, delta)
         return Guarantee(
             accountant=self.name,
             epsilon=interval.upper,

@@ -51,7 +51,9 @@ def flat_norms(gradients: Mapping[str, Tensor]) -> Tensor:
 
     NaN if any entry is NaN, infinite if any is infinite.
     """
-    rows = [gradient.flatten(1).double() for gradient in gradients.values() if gradient[0:1].numel() or not len(gradient)]
+    rows = [
+        gradient.flatten(1).double() for gradient in gradients.values() if gradient[0:1].numel() or not len(gradient)
+    ]
     largest = torch.stack([row.abs().amax(1) if row.shape[1] else row.new_zeros(len(row)) for row in rows]).amax(0)
     scale = torch.where(torch.isfinite(largest) & (largest > 0), largest, torch.ones_like(largest))
     squares = sum(((row / scale[:, None]) ** 2).sum(1) for row in rows)

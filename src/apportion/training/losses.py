@@ -1,7 +1,9 @@
 """A loss that gives one value per example, whatever form the user's loss came in."""
 
+import copy
 import inspect
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,18 +21,10 @@ def per_example(loss: Callable[..., Tensor]) -> PerExampleLoss:
     dimensions (one value per output, say) are averaged over those, example by example.
     """
     if isinstance(loss, torch.nn.Module) and hasattr(loss, "reduction"):
-        module, forward = loss, type(loss).forward
-
-        def compute(outputs: Tensor, targets: Tensor) -> Tensor:
-            before, module.reduction = module.reduction, "none"
-            try:
-                return forward(module, outputs, targets)
-            finally:
-                module.reduction = before
+        compute: Callable[..., Tensor] = copy.copy(loss)
+        vars(compute)["reduction"] = "none"
     elif _takes_reduction(loss):
-
-        def compute(outputs: Tensor, targets: Tensor) -> Tensor:
-            return loss(outputs, targets, reduction="none")
+        compute = partial(loss, reduction="none")
     else:
         compute = loss
 

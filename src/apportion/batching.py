@@ -1,0 +1,139 @@
+"""How an epoch's examples become batches, and the event that a pass with noisy sums then is.
+
+Everything a step may depend on (number of steps, nominal batch size) comes from the plan's declared `examples`; which
+records are in a batch is secret and drawn from a secure stream, afresh every epoch.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apportion import _checks
+from apportion.errors import DataError, InvalidArgument
+from apportion.events import Adjacency, PartitionEpoch, PoissonEpoch, ShuffleEpoch
+from apportion.randomness import RandomStream
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shuffle:
+    """A random permutation, cut into `batches` batches whose sizes differ by at most one.
+
+    The number of records must be public: a neighbour has one record zeroed, not removed.
+    """
+
+    kind: ClassVar[str] = "shuffle"
+    adjacency: ClassVar[Adjacency] = "zero-out"
+    batches: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "batches", _checks.count("batches", self.batches))
+
+    @property
+    def steps(self) -> int:
+        return self.batches
+
+    def nominal_batch_size(self, examples: int) -> float:
+        return examples / self.batches
+
+    def check_length(self, length: int, examples: int) -> None:
+        if length != examples:
+            raise DataError(
+                f"Shuffle needs exactly the declared number of records: examples = {examples}, but the data holds {length}."
+                " Declare the true number (it becomes public), or use Partition or Poisson, which take any length"
+            )
+
+    def draw(self, length: int, stream: RandomStream) -> Iterator[Indices]:
+        yield from np.array_split(stream.permutation(length), self.batches)
+
+    def event(self, sigma: float) -> ShuffleEpoch:
+        return ShuffleEpoch(sigma=sigma, batches=self.batches)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """Each record falls independently into one of `batches` bins: one pass over the data, like reshuffling.
+
+    A record's bin does not depend on the presence of others, so adding or removing one is covered, with amplification.
+    """
+
+    kind: ClassVar[str] = "partition"
+    adjacency: ClassVar[Adjacency] = "add-remove"
+    batches: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "batches", _checks.count("batches", self.batches))
+
+    @property
+    def steps(self) -> int:
+        return self.batches
+
+    def nominal_batch_size(self, examples: int) -> float:
+        return examples / self.batches
+
+    def check_length(self, length: int, examples: int) -> None:
+        """Any length will do: constants come from the declared number, never from this one."""
+
+    def draw(self, length: int, stream: RandomStream) -> Iterator[Indices]:
+        bins = stream.below(self.batches, length)
+        order = np.argsort(bins, kind="stable")
+        ends = np.cumsum(np.bincount(bins, minlength=self.batches))
+        yield from np.split(order, ends[:-1])
+
+    def event(self, sigma: float) -> PartitionEpoch:
+        return PartitionEpoch(sigma=sigma, batches=self.batches)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poisson:
+    """Each record enters each batch independently with probability `rate`; an epoch is round(1/rate) such batches."""
+
+    kind: ClassVar[str] = "poisson"
+    adjacency: ClassVar[Adjacency] = "add-remove"
+    rate: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rate", _checks.rate("rate", self.rate))
+
+    @property
+    def steps(self) -> int:
+        return max(1, round(1 / self.rate))
+
+    def nominal_batch_size(self, examples: int) -> float:
+        return examples * self.rate
+
+    def check_length(self, length: int, examples: int) -> None:
+        """Any length will do: constants come from the declared number, never from this one."""
+
+    def draw(self, length: int, stream: RandomStream) -> Iterator[Indices]:
+        for _ in range(self.steps):
+            yield np.flatnonzero(stream.coins(self.rate, length))
+
+    def event(self, sigma: float) -> PoissonEpoch:
+        return PoissonEpoch(sigma=sigma, rate=self.rate, steps=self.steps)
+
+
+Batching = Shuffle | Partition | Poisson
+KINDS: Mapping[str, type[Shuffle] | type[Partition] | type[Poisson]] = {
+    cls.kind: cls for cls in (Shuffle, Partition, Poisson)
+}
+
+
+def to_json(batching: Batching) -> dict[str, Any]:
+    size = {"rate": batching.rate} if isinstance(batching, Poisson) else {"batches": batching.batches}
+    return {"kind": batching.kind, **size}
+
+
+def from_json(data: Any) -> Batching:
+    """The inverse of `to_json`; unknown kinds and fields are refused."""
+    if not isinstance(data, Mapping) or data.get("kind") not in KINDS:
+        raise InvalidArgument(f"unknown batching {data!r:.80}; known kinds: {', '.join(KINDS)}")
+    cls = KINDS[data["kind"]]
+    expected = {"kind", "rate"} if cls is Poisson else {"kind", "batches"}
+    if set(data) != expected:
+        raise InvalidArgument(f"{data['kind']} must have the fields {sorted(expected)}, got {sorted(data)!r:.200}")
+    return cls(**{name: value for name, value in data.items() if name != "kind"})

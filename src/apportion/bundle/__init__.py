@@ -1,0 +1,1 @@
+"""The published directory: written from a run, read and verified without PyTorch."""

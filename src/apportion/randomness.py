@@ -1,0 +1,88 @@
+"""Random numbers for noise and batching: keys from the operating system, expanded by AES-256 in counter mode.
+
+Global seeds (`torch.manual_seed`, `numpy.random.seed`, `random.seed`) do not reach this module. Every stream has a key of
+its own, and a stream refuses to continue in a forked process, where it would repeat its parent's numbers.
+"""
+
+import hashlib
+import os
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
+
+from apportion import _checks
+from apportion.errors import RunError
+
+_WORD = 8  # bytes
+_CHUNK_WORDS = 1 << 17  # 1 MiB of key stream at a time stays in cache
+
+
+class RandomStream:
+    """An endless stream of independent random numbers under one fresh 256-bit key."""
+
+    def __init__(self, seeded_for_research_only: int | None = None, start: int = 0) -> None:
+        """Secure unless a seed is given. A seeded stream is repeatable, hence not private: see `secure`.
+
+        `start` tells the streams of one seed apart, so that a resumed run does not repeat its first part.
+        """
+        self.secure = seeded_for_research_only is None
+        key = os.urandom(32) if seeded_for_research_only is None else _key_of_seed(seeded_for_research_only, start)
+        self._encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+        self._process = os.getpid()
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        """`count` uniform 64-bit words."""
+        if os.getpid() != self._process:
+            raise RunError("a random stream must not be used in a forked process: it would repeat its parent's numbers")
+        words = np.empty(count, np.uint64)
+        zeros = bytes(_WORD * min(count, _CHUNK_WORDS))
+        for start in range(0, count, _CHUNK_WORDS):
+            stop = min(start + _CHUNK_WORDS, count)
+            words[start:stop] = np.frombuffer(self._encryptor.update(zeros[: _WORD * (stop - start)]), np.uint64)
+        return words
+
+    def below(self, bound: int, count: int) -> NDArray[np.int64]:
+        """`count` whole numbers, exactly uniform on 0 … bound − 1 (words past the last whole multiple are redrawn)."""
+        bound = _checks.count("bound", bound)
+        limit = (1 << 64) // bound * bound
+        words = self.words(count)
+        while limit < 1 << 64 and (rejected := np.flatnonzero(words >= np.uint64(limit))).size:
+            words[rejected] = self.words(rejected.size)
+        return (words % np.uint64(bound)).astype(np.int64)
+
+    def permutation(self, length: int) -> NDArray[np.int64]:
+        """A uniformly random permutation of 0 … length − 1: the order of distinct random keys."""
+        while True:
+            keys = self.words(length)
+            order = np.argsort(keys, kind="stable")
+            sorted_keys = keys[order]
+            if not np.any(sorted_keys[1:] == sorted_keys[:-1]):  # a tie would favour the earlier index
+                return order
+
+    def coins(self, probability: float, count: int) -> NDArray[np.bool_]:
+        """`count` independent coins, their probability rounded down to a multiple of 2⁻⁶⁴: never more than asked."""
+        threshold = int(_checks.rate("probability", probability) * 2.0**64)
+        if threshold >= 1 << 64:
+            return np.ones(count, np.bool_)
+        return self.words(count) < np.uint64(threshold)
+
+    def normals(self, count: int) -> NDArray[np.float64]:
+        """`count` independent standard normals in float64, by Box–Muller.
+
+        The radius uses 53 random bits, so that the tail reaches 8.6 and has the right mass down to 2⁻⁵⁴.
+        """
+        pairs = (count + 1) // 2
+        radius = np.sqrt(-2.0 * np.log(unit_interval(self.words(pairs))))
+        angle = (2.0 * np.pi) * unit_interval(self.words(pairs))
+        return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
+
+
+def unit_interval(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Uniforms strictly inside (0, 1), from the upper 53 bits of each word, at the middles of the cells."""
+    return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def _key_of_seed(seed: int, start: int) -> bytes:
+    _checks.count("seeded_for_research_only", seed, least=0)
+    return hashlib.sha256(f"apportion research seed {seed} start {start}".encode()).digest()

@@ -1,0 +1,59 @@
+"""Internal metrics: computed from private data, written to the run directory and published nowhere."""
+
+import torch
+from torch import Tensor
+
+from apportion.training.losses import PerExampleLoss
+from apportion.training.tensors import PrivateData
+
+_PIECE = 4096
+
+
+class EpochMetrics:
+    """Gradient norms of one epoch, for choosing the clipping norm next time."""
+
+    def __init__(self) -> None:
+        self._norms: list[Tensor] = []
+        self._clip = 0.0
+
+    def add(self, norms: Tensor, clip: float) -> None:
+        self._norms.append(norms.detach().cpu())
+        self._clip = clip
+
+    def take(self) -> dict[str, float]:
+        """The summary of what was added since the last call."""
+        norms = torch.cat(self._norms) if self._norms else torch.empty(0)
+        self._norms = []
+        finite = norms[torch.isfinite(norms)]
+        if not len(finite):
+            return {}
+        return {
+            "gradient_norm_median": float(finite.median()),
+            "clipped_share": float((norms > self._clip).double().mean()),
+        }
+
+
+def score(model: torch.nn.Module, loss: PerExampleLoss, data: PrivateData) -> dict[str, float]:
+    """Mean loss and, for class labels, accuracy, in evaluation mode; the model's modes are restored."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    total, right = 0.0, 0
+    try:
+        with torch.no_grad():
+            for start in range(0, len(data), _PIECE):
+                targets = data.targets[start : start + _PIECE]
+                outputs = model(data.inputs[start : start + _PIECE])
+                total += float(loss(outputs, targets).double().sum())
+                if _is_classification(outputs, targets):
+                    right += int((outputs.argmax(1) == targets).sum())
+    finally:
+        for module, training in modes:
+            module.training = training
+    if not len(data):
+        return {}
+    result = {"loss": total / len(data)}
+    return {**result, "accuracy": right / len(data)} if _is_classification(outputs, targets) else result
+
+
+def _is_classification(outputs: Tensor, targets: Tensor) -> bool:
+    return not targets.is_floating_point() and targets.dim() == 1 and outputs.dim() == 2

@@ -1,0 +1,83 @@
+"""What a person watching a terminal sees while training: epoch, σ, ρ spent, ε so far, time left."""
+
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from apportion import accounting
+from apportion.events import Composed
+from apportion.plan import NonPrivatePlan, Plan, rho_of
+
+_PRICED = 20  # ε is recomputed at most this often in a run: composing distributions is not free
+
+
+class Watcher(Protocol):
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def epoch(self, index: int) -> None: ...
+    def step(self) -> None: ...
+
+
+class Silent:
+    """Shows nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def epoch(self, index: int) -> None:
+        pass
+
+    def step(self) -> None:
+        pass
+
+
+class Progress:
+    """A bar on standard error, so that standard output stays free for results."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("steps"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self._task = self._bar.add_task("starting", total=plan.epochs * plan.batching.steps)
+        self._epsilon = ""
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def epoch(self, index: int) -> None:
+        self._bar.update(self._task, description=self._describe(index))
+
+    def step(self) -> None:
+        self._bar.advance(self._task)
+
+    def _describe(self, index: int) -> str:
+        plan = self._plan
+        if isinstance(plan, NonPrivatePlan):
+            return f"epoch {index + 1}/{plan.epochs}  NOT PRIVATE"
+        spent = Composed(events=tuple(slot.event for slot in plan.slots[: index + 1]))
+        if index % max(1, len(plan.slots) // _PRICED) == 0 or index == len(plan.slots) - 1:
+            self._epsilon = f"{accounting.certifying_epsilon(spent, plan.delta, plan.neighbours):.3f}"
+        rho = rho_of(spent, plan.neighbours)
+        return f"epoch {index + 1}/{plan.epochs}  σ {plan.slots[index].sigma:.3g}  ρ {rho:.4f}  ε {self._epsilon}"

@@ -1,0 +1,60 @@
+"""One step of DP-SGD, top to bottom: per-example gradients → clipping → noise → optimizer."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from apportion.randomness import RandomStream
+from apportion.training.clipping import ClippedSum
+from apportion.training.gradients import clipped_sum, trainable
+from apportion.training.noise import PrivateGradient, add_noise
+
+
+def private_step(
+    model: torch.nn.Module,
+    loss: Callable[..., Tensor],
+    optimizer: torch.optim.Optimizer,
+    inputs: Tensor,  # (realised batch, …); may be empty: then the step is pure noise
+    targets: Tensor,  # (realised batch, …)
+    *,
+    clip: float,
+    sigma: float,
+    nominal_batch_size: float,
+    stream: RandomStream,
+) -> ClippedSum:
+    """Update the parameters with a noisy, clipped gradient. Returns the (private) clipped sum, for internal metrics.
+
+    Guarantees: what reaches the parameters is one Gaussian release of multiplier σ and public constants. The divisor is
+    the nominal batch size: dividing by the realised one would reveal it.
+    """
+    clipped = clipped_sum(model, loss, inputs, targets, clip=clip)
+    update(model, optimizer, add_noise(clipped, sigma, stream), nominal_batch_size)
+    return clipped
+
+
+def update(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, gradient: PrivateGradient, nominal_batch_size: float
+) -> None:
+    """Hand the private gradient to the optimizer as if it were the ordinary mean gradient."""
+    for name, parameter in trainable(model).items():
+        parameter.grad = (gradient.sums[name] / nominal_batch_size).to(parameter.dtype)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def ordinary_step(
+    model: torch.nn.Module,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    optimizer: torch.optim.Optimizer,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    nominal_batch_size: float,
+) -> None:
+    """The baseline without privacy: neither clipping nor noise. Its cost is infinite."""
+    optimizer.zero_grad(set_to_none=True)
+    if len(inputs):
+        (loss(model(inputs), targets).sum() / nominal_batch_size).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,52 @@
+"""The private data in memory: inputs and targets of one length, on the model's device and in its precision."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from apportion.errors import DataError
+
+Data = tuple[Any, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivateData:
+    """Sensitive throughout."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    @staticmethod
+    def of(data: Data, model: torch.nn.Module) -> "PrivateData":
+        if not isinstance(data, tuple | list) or len(data) != 2:
+            raise DataError(f"data must be a pair (inputs, targets) of tensors or arrays, got {type(data).__name__}")
+        parameter = next(model.parameters(), torch.empty(0))
+        inputs, targets = (_tensor(part, parameter) for part in data)
+        if inputs.dim() == 0 or targets.dim() == 0 or len(inputs) != len(targets):
+            raise DataError(
+                "inputs and targets must have one entry per record, got shapes "
+                f"{tuple(inputs.shape)} and {tuple(targets.shape)}"
+            )
+        return PrivateData(inputs=inputs, targets=targets)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def batch(self, indices: NDArray[np.int64], make: Callable[[Tensor, Tensor], T]) -> T:
+        chosen = torch.from_numpy(indices).to(self.inputs.device)
+        return make(self.inputs[chosen], self.targets[chosen])
+
+
+def _tensor(part: Any, parameter: Tensor) -> Tensor:
+    try:
+        tensor = torch.as_tensor(part)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"data must be tensors or numeric arrays: {error}") from error
+    dtype = parameter.dtype if tensor.is_floating_point() else tensor.dtype
+    return tensor.detach().to(parameter.device, dtype)
