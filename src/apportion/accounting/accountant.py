@@ -82,7 +82,6 @@ class Cost(Generic[P]):
 def sum_of_floats(cost: Cost[float]) -> float:
     """The value of a cost whose prices are numbers, correctly rounded."""
 
-
     def weighted_sum(terms: Sequence[tuple[int, float]]) -> float:
         return math.fsum(times * price for times, price in terms)
 

@@ -39,7 +39,7 @@ def epsilons_of_divergences(orders: np.ndarray, divergences: np.ndarray, delta: 
     Guarantees: Canonne–Kamath–Steinke 2020 (Prop. 12), Asoodeh et al. 2020; each entry is valid by itself.
     """
     epsilons = divergences + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
-    return np.maximum(epsilons, 0.0)
+    return np.asarray(np.maximum(epsilons, 0.0))
 
 
 def delta_of_mu(mu: float, epsilon: float) -> float:

@@ -88,7 +88,9 @@ def _changing_buffers(model: torch.nn.Module, inputs: Tensor) -> list[str]:
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model(_random_like(inputs, model, seed=1))
     changed = [n for n, b in model.named_buffers() if n not in before or not torch.equal(b, before[n])]
-    return [f"buffer {name} changes in the forward pass, outside the private path: make it constant" for name in changed]
+    return [
+        f"buffer {name} changes in the forward pass, outside the private path: make it constant" for name in changed
+    ]
 
 
 def _mixing(model: torch.nn.Module, loss: PerExampleLoss, inputs: Tensor, targets: Tensor) -> list[str]:

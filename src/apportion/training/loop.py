@@ -93,6 +93,7 @@ class Run:
         out: str | Path,
         holdout: Data | None = None,
         declared: Mapping[str, str] | None = None,
+        keep: Mapping[str, bytes] | None = None,
         seeded_for_research_only: int | None = None,
         resume: bool = False,
     ) -> None:
@@ -107,6 +108,7 @@ class Run:
         compatibility.check_model(model, self._loss, self._data.inputs, self._data.targets)
         self.optimizer = compatibility.make_optimizer(optimizer, model)
         self._declared = {**_declarations(model, loss, self.optimizer), **(declared or {})}
+        self._keep = dict(keep or {})
         self._seed = seeded_for_research_only
         RandomStream(self._seed)  # refuses a seed that is no whole number before anything is written
         self._resume = resume
@@ -134,7 +136,9 @@ class Run:
         return self
 
     def _create(self) -> None:
-        durable.replace_file(self.directory / PLAN, canonical.pretty(self.plan.to_json()).encode())
+        plan_text = canonical.pretty(self.plan.to_json()).encode()
+        for name, content in {**self._keep, PLAN: plan_text}.items():
+            durable.replace_file(self.directory / name, content)
         self._ledger = LedgerWriter.create(
             self.directory / LEDGER,
             the_plan=self.plan,
@@ -203,7 +207,9 @@ class Run:
     def step(self, batch: Batch) -> None:
         """Use up the batch: clip, add noise, update the parameters."""
         if batch is not self._current or self._epoch is None:
-            raise BatchMisused("this batch was stepped already, is not the latest one, or belongs to an epoch that is over")
+            raise BatchMisused(
+                "this batch was stepped already, is not the latest one, or belongs to an epoch that is over"
+            )
         self._current = None
         self._step(batch.inputs, batch.targets)
 
@@ -265,6 +271,7 @@ def fit(
     out: str | Path,
     holdout: Data | None = None,
     declared: Mapping[str, str] | None = None,
+    keep: Mapping[str, bytes] | None = None,
     progress: bool = True,
     seeded_for_research_only: int | None = None,
     resume: bool = False,
@@ -272,7 +279,7 @@ def fit(
     """Train `model` in place as `plan` says, record every epoch in the run directory `out`, and release the weights.
 
     `data` is (inputs, targets); `holdout`, if given, is scored after every epoch into the private metrics file and
-    nowhere else. `progress` shows a bar on a terminal.
+    nowhere else. `keep` are further private files to put into the run directory. `progress` shows a bar.
     """
     run = Run(
         model,
@@ -283,6 +290,7 @@ def fit(
         out=out,
         holdout=holdout,
         declared=declared,
+        keep=keep,
         seeded_for_research_only=seeded_for_research_only,
         resume=resume,
     )
@@ -300,7 +308,9 @@ def _declarations(
     model: torch.nn.Module, loss: Callable[..., Tensor], optimizer: torch.optim.Optimizer
 ) -> dict[str, str]:
     """Public facts about how the run was set up; none is computed from the data."""
-    settings = {k: v for k, v in optimizer.defaults.items() if isinstance(v, int | float | str | tuple) and v is not None}
+    settings = {
+        k: v for k, v in optimizer.defaults.items() if isinstance(v, int | float | str | tuple) and v is not None
+    }
     return {
         "model": " ".join(repr(model).split())[:2000],
         "loss": getattr(loss, "__name__", type(loss).__name__),

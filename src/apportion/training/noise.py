@@ -28,7 +28,7 @@ def add_noise(clipped: ClippedSum, sigma: float, stream: RandomStream) -> Privat
     scale = _checks.positive("sigma", sigma) * clipped.bound
     sizes = [total.numel() for total in clipped.sums.values()]
     drawn = torch.from_numpy(stream.normals(sum(sizes))) * scale
-    pieces = drawn.split(sizes)
+    pieces = torch.split(drawn, sizes)
     noisy = {
         name: total.double() + piece.reshape(total.shape).to(total.device)
         for (name, total), piece in zip(clipped.sums.items(), pieces, strict=True)

@@ -1,0 +1,150 @@
+"""Options that several verbs share, and what they build. Messages name the option, not the field."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import typer
+
+from apportion.batching import Batching, Partition, Poisson, Shuffle
+from apportion.budget import Budget
+from apportion.errors import InvalidArgument
+from apportion.events import Adjacency
+from apportion.schedules import (
+    ExponentialDecay,
+    PolynomialDecay,
+    Schedule,
+    StepDecay,
+    TimeDecay,
+    Uniform,
+)
+
+BatchingKind = Literal["shuffle", "partition", "poisson"]
+ScheduleKind = Literal["uniform", "time", "exponential", "step", "polynomial"]
+
+_NOISE, _BATCHES, _BUDGET = "Noise", "Batching", "Budget"
+
+BatchingOption = Annotated[
+    BatchingKind,
+    typer.Option(
+        help="How batches are formed: 'partition' (each record falls into a random bin; amplified), 'poisson' (each step "
+        "samples; amplified) or 'shuffle' (a permutation cut into pieces; not amplified).",
+        rich_help_panel=_BATCHES,
+    ),
+]
+BatchesOption = Annotated[
+    int | None,
+    typer.Option(help="Batches per epoch (shuffle, partition).", rich_help_panel=_BATCHES),
+]
+RateOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Sampling rate (poisson): the chance of a record to be in a batch. An epoch is round(1/rate) steps.",
+        rich_help_panel=_BATCHES,
+    ),
+]
+ScheduleOption = Annotated[
+    ScheduleKind,
+    typer.Option(
+        help="How the noise multiplier changes from epoch to epoch (t = 0, 1, …). uniform: σ0. time: σ0/(1+kt). "
+        "exponential: σ0·e^(-kt). step: σ0·k^⌊t/period⌋. polynomial: (σ0-σend)(1-t/period)^k + σend.",
+        rich_help_panel=_NOISE,
+    ),
+]
+Sigma0Option = Annotated[
+    float | None, typer.Option(help="Initial noise multiplier σ0.", rich_help_panel=_NOISE, show_default=False)
+]
+DecayOption = Annotated[
+    float | None, typer.Option(help="Decay k of the schedule.", rich_help_panel=_NOISE, show_default=False)
+]
+PeriodOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Epochs per stair (step; optional for time and exponential), or until the end value (polynomial).",
+        rich_help_panel=_NOISE,
+        show_default=False,
+    ),
+]
+SigmaEndOption = Annotated[
+    float | None,
+    typer.Option(help="Final noise multiplier (polynomial).", rich_help_panel=_NOISE, show_default=False),
+]
+EpochsOption = Annotated[int | None, typer.Option(help="Number of epochs.", rich_help_panel=_NOISE, show_default=False)]
+RhoOption = Annotated[float | None, typer.Option(help="A zCDP budget.", rich_help_panel=_BUDGET, show_default=False)]
+EpsilonOption = Annotated[
+    float | None, typer.Option(help="An (ε, δ) budget, with --delta.", rich_help_panel=_BUDGET, show_default=False)
+]
+DeltaOption = Annotated[
+    float | None,
+    typer.Option(
+        help="δ of the budget; with --rho, where ε is stated (default 1e-5).",
+        rich_help_panel=_BUDGET,
+        show_default=False,
+    ),
+]
+AdjacencyOption = Annotated[
+    Adjacency | None,
+    typer.Option(
+        help="What neighbouring data sets differ in; by default what the batching supports best.",
+        rich_help_panel=_BATCHES,
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+PlotOption = Annotated[
+    Path | None, typer.Option(help="Also draw a picture to this file (.svg, .png or .pdf).", show_default=False)
+]
+
+
+def batching_of(kind: str, batches: int | None, rate: float | None) -> Batching:
+    if kind == "poisson":
+        _refuse("batches", batches, "poisson batching takes --rate")
+        return Poisson(rate=_require("rate", rate, "poisson batching"))
+    _refuse("rate", rate, f"{kind} batching takes --batches")
+    count = _require("batches", batches, f"{kind} batching")
+    return Shuffle(batches=count) if kind == "shuffle" else Partition(batches=count)
+
+
+def schedule_of(
+    kind: str, sigma0: float | None, decay: float | None, period: int | None, sigma_end: float | None
+) -> Schedule:
+    if kind != "polynomial":
+        _refuse("sigma-end", sigma_end, f"a {kind} schedule has no end value")
+    match kind:
+        case "uniform":
+            _refuse("decay", decay, "a uniform schedule has no decay")
+            _refuse("period", period, "a uniform schedule has no period")
+            return Uniform(sigma0=sigma0)
+        case "time":
+            return TimeDecay(sigma0=sigma0, decay=decay, period=1 if period is None else period)
+        case "exponential":
+            return ExponentialDecay(sigma0=sigma0, decay=decay, period=1 if period is None else period)
+        case "step":
+            return StepDecay(sigma0=sigma0, decay=decay, period=_require("period", period, "a step schedule"))
+        case "polynomial":
+            return PolynomialDecay(
+                sigma0=sigma0,
+                decay=decay,
+                period=_require("period", period, "a polynomial schedule"),
+                sigma_end=_require("sigma-end", sigma_end, "a polynomial schedule"),
+            )
+        case _:
+            raise InvalidArgument(f"schedule must be one of {', '.join(get_args(ScheduleKind))}; got {kind!r}")
+
+
+def budget_of(rho: float | None, epsilon: float | None, delta: float | None) -> Budget:
+    if (rho is None) == (epsilon is None):
+        raise InvalidArgument("give a budget: either --rho, or --epsilon with --delta")
+    if epsilon is not None and delta is None:
+        raise InvalidArgument("--epsilon needs --delta, for example --delta 1e-5")
+    return Budget(rho=rho, epsilon=epsilon, delta=delta)
+
+
+def _require(name: str, value: Any, who: str) -> Any:
+    if value is None:
+        raise InvalidArgument(f"{who} needs --{name}")
+    return value
+
+
+def _refuse(name: str, value: Any, why: str) -> None:
+    if value is not None:
+        raise InvalidArgument(f"--{name} does not belong here: {why}")

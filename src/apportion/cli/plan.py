@@ -1,0 +1,103 @@
+"""`apportion plan`: what a budget buys."""
+
+from apportion import plan as plans
+from apportion.certificate import ADJACENCY_IN_WORDS
+from apportion.cli import options as o
+from apportion.cli import output
+from apportion.plan import TrainingPlan, solve, unknown_of
+
+_MOST_ROWS = 40
+
+
+def plan(
+    batching: o.BatchingOption = "partition",
+    schedule: o.ScheduleOption = "uniform",
+    rho: o.RhoOption = None,
+    epsilon: o.EpsilonOption = None,
+    delta: o.DeltaOption = None,
+    batches: o.BatchesOption = None,
+    rate: o.RateOption = None,
+    sigma0: o.Sigma0Option = None,
+    decay: o.DecayOption = None,
+    period: o.PeriodOption = None,
+    sigma_end: o.SigmaEndOption = None,
+    epochs: o.EpochsOption = None,
+    adjacency: o.AdjacencyOption = None,
+    plot: o.PlotOption = None,
+    as_json: o.JsonOption = False,
+) -> None:
+    """Find the one unknown among --sigma0, --decay and --epochs that spends a budget.
+
+    Leave exactly one of the three out (a uniform schedule has no decay). For example:
+
+    apportion plan --epsilon 3 --delta 1e-5 --batching partition --batches 100 --schedule exponential
+    --decay 0.01 --epochs 60
+    """
+    noise = o.schedule_of(schedule, sigma0, decay, period, sigma_end)
+    solved = unknown_of(noise, epochs)
+    found = solve(
+        budget=o.budget_of(rho, epsilon, delta),
+        batching=o.batching_of(batching, batches, rate),
+        schedule=noise,
+        epochs=epochs,
+        adjacency=adjacency,
+        examples=1,  # neither the number of examples nor the clipping norm changes what the noise costs
+        clip=1.0,
+    )
+    if plot is not None:
+        from apportion.report.figures import plot_noise
+
+        plot_noise(found, plot)
+    if as_json:
+        output.print_json(as_data(found, solved))
+    else:
+        show(found, solved)
+
+
+def as_data(found: TrainingPlan, solved: plans.Unknown | None) -> dict[str, object]:
+    return {
+        "schedule": found.schedule.to_json(),
+        "batching": found.to_json()["batching"],
+        "adjacency": found.adjacency,
+        "epochs": found.epochs,
+        "sigmas": list(found.sigmas),
+        "rho": found.rho,
+        "epsilon": found.guarantee.epsilon,
+        "delta": found.delta,
+        "accountant": found.guarantee.accountant,
+        "solved": solved,
+    }
+
+
+def show(found: TrainingPlan, solved: plans.Unknown | None) -> None:
+    """A bar per epoch, the solved value and the guarantee in words."""
+    from rich.table import Table
+
+    table = Table(box=None)
+    for heading in ("epoch", "σ", "ρ so far", ""):
+        table.add_column(heading, justify="left" if not heading else "right")
+    spent, largest = 0.0, max(found.sigmas)
+    rows = range(len(found.sigmas))
+    shown = set(rows) if len(rows) <= _MOST_ROWS else {*rows[: _MOST_ROWS // 2], *rows[-_MOST_ROWS // 2 :]}
+    for index, slot in enumerate(found.slots):
+        spent += plans.rho_of(slot.event, found.neighbours)
+        if index in shown:
+            table.add_row(
+                str(index), f"{slot.sigma:.4g}", f"{spent:.5f}", "█" * max(1, round(30 * slot.sigma / largest))
+            )
+        elif index - 1 in shown:
+            table.add_row("…", "…", "…", "")
+    output.out.print(table)
+    if solved:
+        value = found.epochs if solved == "epochs" else found.schedule.to_json().get(solved)
+        output.out.print(f"solved: {solved} = {value:.8g}", style="bold")
+    output.out.print(guarantee_in_words(found), soft_wrap=True)
+
+
+def guarantee_in_words(found: TrainingPlan) -> str:
+    words = ADJACENCY_IN_WORDS[found.neighbours].format(unit="example")
+    return (
+        f"{found.epochs} epochs of {found.batching.steps} steps spend ρ = {found.rho:.6g}, which gives "
+        f"(ε, δ) = ({found.guarantee.epsilon:.5g}, {found.delta:g}) by {found.guarantee.accountant} accounting, "
+        f"where {words}."
+    )

@@ -1,0 +1,59 @@
+"""`apportion status`: a look into a run directory, read-only."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from apportion import ledger
+from apportion.bundle.files import LEDGER
+from apportion.certificate import certify
+from apportion.cli import options as o
+from apportion.cli import output
+from apportion.errors import LedgerError, RunError
+from apportion.plan import NonPrivatePlan
+
+
+def status(
+    run: Annotated[Path, typer.Argument(help="The run directory.", show_default=False)],
+    as_json: o.JsonOption = False,
+) -> None:
+    """Show how many slots of the plan a run has used, its guarantee, and whether it can be resumed."""
+    data = describe(run)
+    if as_json:
+        output.print_json(data)
+        return
+    for name, value in data.items():
+        output.out.print(f"{name.replace('_', ' ')}: {value}", markup=False, soft_wrap=True)
+
+
+def describe(run: Path) -> dict[str, Any]:
+    path = run / LEDGER
+    if not path.is_file():
+        raise RunError(f"{run} is not a run directory: it holds no {LEDGER}")
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if not whole:
+        raise LedgerError(f"{path} holds no complete line; nothing was spent, remove the directory and start again")
+    recorded = ledger.parse(whole)
+    torn = len(whole) < len(content)
+    slots = len(recorded.plan.slots)
+    data = {
+        "run": str(run),
+        "slots": slots,
+        "slots_used": min(slots, recorded.used_slots + (torn and not recorded.released)),
+        "finished": recorded.released,
+        "resumable": not recorded.released,
+        "randomness": recorded.randomness,
+    }
+    if isinstance(recorded.plan, NonPrivatePlan):
+        return {**data, "private": False, "epsilon": None, "delta": None}
+    certificate = certify(recorded)
+    return {
+        **data,
+        "private": True,
+        "epsilon": certificate.epsilon,
+        "delta": certificate.delta,
+        "adjacency": certificate.adjacency,
+        "accountant": certificate.guarantee.accountant,
+    }

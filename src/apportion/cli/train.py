@@ -1,0 +1,160 @@
+"""`apportion train`: a private run on a table."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from apportion import settings as all_settings
+from apportion.cli import options as o
+from apportion.cli import output
+from apportion.cli import plan as plan_verb
+from apportion.cli import train_options as t
+from apportion.cli.status import describe
+from apportion.errors import InvalidArgument, RunError
+
+
+def train(
+    config: t.ConfigOption = None,
+    out: t.OutOption = None,
+    resume: t.ResumeOption = None,
+    dry_run: t.DryRunOption = False,
+    dataset: t.DatasetOption = None,
+    data: t.DataOption = None,
+    target: t.TargetOption = None,
+    classes: t.ClassesOption = None,
+    ranges: t.RangesOption = None,
+    ignore: t.IgnoreOption = None,
+    holdout: t.HoldoutOption = None,
+    examples: t.ExamplesOption = None,
+    rho: o.RhoOption = None,
+    epsilon: o.EpsilonOption = None,
+    delta: o.DeltaOption = None,
+    batching: t.BatchingOption = None,
+    batches: o.BatchesOption = None,
+    rate: o.RateOption = None,
+    schedule: t.ScheduleOption = None,
+    sigma0: o.Sigma0Option = None,
+    decay: o.DecayOption = None,
+    period: o.PeriodOption = None,
+    sigma_end: o.SigmaEndOption = None,
+    epochs: o.EpochsOption = None,
+    spare_epochs: t.SpareEpochsOption = None,
+    clip: t.ClipOption = None,
+    hidden: t.HiddenOption = None,
+    activation: t.ActivationOption = None,
+    optimizer: t.OptimizerOption = None,
+    lr: t.LrOption = None,
+    momentum: t.MomentumOption = None,
+    seeded_for_research_only: t.SeededForResearchOnlyOption = None,
+    as_json: o.JsonOption = False,
+) -> None:
+    """Train a classifier on a table within a privacy budget.
+
+    On the built-in data:  apportion train --dataset wisconsin --epsilon 2 --delta 1e-5 --out runs/first
+
+    On your own:  apportion train --data patients.csv --target ill --classes no,yes --range age=0:120 --range dose=0:50
+    --epsilon 2 --delta 1e-5 --out runs/patients
+    """
+    if resume is not None:
+        if config or out:
+            raise InvalidArgument("--resume DIR takes everything from the run directory: leave out CONFIG and --out")
+        _resume(resume, seeded_for_research_only, as_json)
+        return
+    given: dict[str, Any] = {
+        "dataset": dataset, "data": None if data is None else str(data), "target": target,
+        "classes": _list(classes), "ranges": all_settings.parse_ranges(ranges or []), "ignore": tuple(ignore or ()),
+        "holdout": holdout, "examples": examples, "rho": rho, "epsilon": epsilon, "delta": delta,
+        "batching": batching, "batches": batches, "rate": rate,
+        "schedule": schedule, "sigma0": sigma0, "decay": decay, "period": period,
+        "sigma_end": sigma_end, "epochs": epochs, "spare_epochs": spare_epochs, "clip": clip,
+        "hidden": _widths(hidden), "activation": activation, "optimizer": optimizer, "lr": lr, "momentum": momentum,
+    }  # fmt: skip
+    chosen = all_settings.load(config, given)
+    if out is None and not dry_run:
+        raise InvalidArgument("--out DIR is missing: where the run directory shall be (or --dry-run)")
+    if out is not None and (out.exists() or out.is_symlink()):
+        raise RunError(f"{out} exists already; nothing is ever overwritten, choose another --out")
+    job = _job(chosen)
+    for warning in job.warnings:
+        output.warn(warning)
+    if dry_run:
+        _show_rehearsal(job, as_json)
+        return
+    assert out is not None
+    tabular = _tabular()
+    output.note(plan_verb.guarantee_in_words(job.plan))
+    tabular.train_job(job, out, progress=not as_json, seeded_for_research_only=seeded_for_research_only)
+    _show_finished(out, as_json)
+
+
+def _tabular() -> Any:
+    try:
+        from apportion.training import tabular
+    except ImportError as error:
+        raise RunError(f"training needs PyTorch: pip install 'apportion[train]' ({error})") from error
+    return tabular
+
+
+def _job(chosen: all_settings.Settings, holdout: Any = None) -> Any:
+    noise = o.schedule_of(chosen.schedule, chosen.sigma0, chosen.decay, chosen.period, chosen.sigma_end)
+    o.batching_of(chosen.batching, chosen.batches, chosen.rate)
+    budget = o.budget_of(chosen.rho, chosen.epsilon, chosen.delta)
+    return _tabular().prepare_job(chosen, noise, budget, holdout)
+
+
+def _resume(run: Path, seed: int | None, as_json: bool) -> None:
+    if describe(run)["finished"]:
+        output.note(f"{run} is finished already; publish it with: apportion publish {run} --to DIR")
+        _show_finished(run, as_json)
+        return
+    tabular = _tabular()
+    chosen, holdout = tabular.load_settings(run)
+    job = _job(chosen, holdout)
+    tabular.train_job(job, run, progress=not as_json, seeded_for_research_only=seed, resume=True)
+    _show_finished(run, as_json)
+
+
+def _show_rehearsal(job: Any, as_json: bool) -> None:
+    found = _tabular().rehearse(job)
+    if as_json:
+        output.print_json({**plan_verb.as_data(job.plan, None), **found})
+        return
+    plan_verb.show(job.plan, None)
+    ratio = found["noise_to_signal"]
+    output.out.print(
+        f"{found['parameters']} parameters. Noise per step: {ratio['first']:.3g} times the longest possible mean gradient "
+        f"at first, {ratio['last']:.3g} at last. About {found['seconds']:.1f} s of training. Nothing was spent.",
+        soft_wrap=True,
+    )
+
+
+def _show_finished(run: Path, as_json: bool) -> None:
+    metrics = run / "metrics.jsonl"
+    lines = metrics.read_text().splitlines() if metrics.exists() else []
+    internal = json.loads(lines[-1]).get("holdout") if lines else None
+    if as_json:
+        output.print_json({**describe(run), "internal": internal})
+        return
+    state = describe(run)
+    output.out.print(
+        f"trained: (ε, δ) = ({state['epsilon']:g}, {state['delta']:g}), {state['adjacency']}; "
+        f"{state['slots_used']} of {state['slots']} slots used"
+    )
+    if internal and "accuracy" in internal:
+        output.out.print(
+            f"held-out accuracy {internal['accuracy']:.3f} (internal: computed without noise, do not publish)"
+        )
+    output.out.print(f"next: apportion publish {run} --to DIR")
+
+
+def _list(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(item.strip() for item in text.split(",") if item.strip())
+
+
+def _widths(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(item) for item in text.split(",") if item.strip())
+    except ValueError:
+        raise InvalidArgument(f"--hidden must look like 10,20,10; got {text!r}") from None

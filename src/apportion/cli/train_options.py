@@ -1,0 +1,116 @@
+"""The options of `apportion train` that no other verb has."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from apportion.cli import options as o
+
+_DATA, _MODEL = "Data", "Model and optimizer"
+
+ConfigOption = Annotated[
+    Path | None, typer.Argument(help="A TOML file with the settings; options overrule it.", show_default=False)
+]
+OutOption = Annotated[
+    Path | None, typer.Option(help="The run directory to create; it must not exist.", show_default=False)
+]
+ResumeOption = Annotated[
+    Path | None, typer.Option(help="Continue the run in this directory instead.", show_default=False)
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Show plan, cost, compatibility, noise and time; spend and write nothing.")
+]
+DatasetOption = Annotated[
+    str | None,
+    typer.Option(help="A built-in data set: wisconsin.", rich_help_panel=_DATA, show_default=False),
+]
+DataOption = Annotated[
+    Path | None,
+    typer.Option(help="Your own table: .csv, .parquet or .npz.", rich_help_panel=_DATA, show_default=False),
+]
+TargetOption = Annotated[
+    str | None, typer.Option(help="The column to predict.", rich_help_panel=_DATA, show_default=False)
+]
+ClassesOption = Annotated[
+    str | None,
+    typer.Option(help="The classes in that column, as a,b,c.", rich_help_panel=_DATA, show_default=False),
+]
+RangesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--range",
+        help="A feature's public range, name=LOW:HIGH (repeat). Values outside are clipped; scaling by the data's own "
+        "range would leak it.",
+        rich_help_panel=_DATA,
+        show_default=False,
+    ),
+]
+IgnoreOption = Annotated[
+    list[str] | None,
+    typer.Option(help="A column to leave out (repeat).", rich_help_panel=_DATA, show_default=False),
+]
+HoldoutOption = Annotated[
+    float | None,
+    typer.Option(help="Share of records held out, by independent coins.", rich_help_panel=_DATA, show_default=False),
+]
+ExamplesOption = Annotated[
+    int | None,
+    typer.Option(
+        help="The declared number of training records. Left out: len(data), treated as public.",
+        rich_help_panel=_DATA,
+        show_default=False,
+    ),
+]
+BatchingOption = Annotated[
+    o.BatchingKind | None,
+    typer.Option(help="How batches are formed (default: partition).", rich_help_panel="Batching", show_default=False),
+]
+ScheduleOption = Annotated[
+    o.ScheduleKind | None,
+    typer.Option(
+        help="The noise schedule, as in `apportion plan` (default: uniform).",
+        rich_help_panel="Noise",
+        show_default=False,
+    ),
+]
+SpareEpochsOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Extra epochs paid for beforehand, used if the run is interrupted.",
+        rich_help_panel="Noise",
+        show_default=False,
+    ),
+]
+ClipOption = Annotated[
+    float | None,
+    typer.Option(help="Clipping norm (default 1).", rich_help_panel=_MODEL, show_default=False),
+]
+HiddenOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Widths of hidden layers, as 10,20,10; '' for none (default 16).",
+        rich_help_panel=_MODEL,
+        show_default=False,
+    ),
+]
+ActivationOption = Annotated[
+    str | None, typer.Option(help="tanh (default) or relu.", rich_help_panel=_MODEL, show_default=False)
+]
+OptimizerOption = Annotated[
+    str | None, typer.Option(help="sgd (default) or adam.", rich_help_panel=_MODEL, show_default=False)
+]
+LrOption = Annotated[
+    float | None, typer.Option(help="Learning rate (default 0.5).", rich_help_panel=_MODEL, show_default=False)
+]
+MomentumOption = Annotated[
+    float | None, typer.Option(help="Momentum of sgd (default 0).", rich_help_panel=_MODEL, show_default=False)
+]
+SeededForResearchOnlyOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Repeatable noise: NOT PRIVATE against whoever knows the seed; publish refuses such a run.",
+        rich_help_panel=_MODEL,
+        show_default=False,
+    ),
+]

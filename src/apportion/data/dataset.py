@@ -1,0 +1,31 @@
+"""Inputs and class labels as arrays, with the public facts about them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apportion.randomness import RandomStream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """`inputs` (records, features) scaled to [−1, 1] by declared ranges; `targets` (records,) index into `classes`."""
+
+    inputs: NDArray[np.float64]
+    targets: NDArray[np.int64]
+    features: tuple[str, ...]
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def select(self, chosen: NDArray[np.bool_]) -> "Dataset":
+        return Dataset(
+            inputs=self.inputs[chosen], targets=self.targets[chosen], features=self.features, classes=self.classes
+        )
+
+
+def draw_holdout(records: int, share: float, stream: RandomStream) -> NDArray[np.bool_]:
+    """True for held-out records: one independent coin per record, so that a record's fate depends on no other record."""
+    return stream.coins(share, records) if share > 0 else np.zeros(records, np.bool_)

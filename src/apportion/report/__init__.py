@@ -1,0 +1,1 @@
+"""Pictures for people. matplotlib is imported only when one is drawn."""

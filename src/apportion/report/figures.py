@@ -1,0 +1,46 @@
+"""Figures as files: .svg, .png or .pdf by the ending."""
+
+from pathlib import Path
+from typing import Any
+
+from apportion.errors import InvalidArgument, RunError
+from apportion.plan import TrainingPlan, rho_of
+
+ENDINGS = (".svg", ".png", ".pdf")
+
+
+def plot_noise(plan: TrainingPlan, path: Path) -> None:
+    """The noise multiplier of each epoch, and the budget spent up to it."""
+    figure, (noise, spent) = new_figure(path, columns=2)
+    epochs = range(len(plan.sigmas))
+    noise.step(epochs, plan.sigmas, where="mid")
+    noise.set(xlabel="epoch", ylabel="noise multiplier σ", ylim=(0, None), title=f"{plan.schedule.kind} schedule")
+    total, curve = 0.0, []
+    for slot in plan.slots:
+        total += rho_of(slot.event, plan.neighbours)
+        curve.append(total)
+    spent.plot(epochs, curve)
+    spent.set(xlabel="epoch", ylabel="ρ spent", ylim=(0, None), title=f"ε = {plan.guarantee.epsilon:.4g} at the end")
+    save(figure, path)
+
+
+def new_figure(path: Path, columns: int = 1) -> tuple[Any, Any]:
+    """A blank figure that `save` can write to `path`; refuses early what could not be written later."""
+    if path.suffix.lower() not in ENDINGS:
+        raise InvalidArgument(f"a picture's name must end in {', '.join(ENDINGS)}; got {str(path)!r}")
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise RunError("drawing needs matplotlib: pip install 'apportion[plot]'") from error
+    figure = Figure(figsize=(5.5 * columns, 4), layout="constrained")
+    axes = figure.subplots(1, columns)
+    for axis in axes if columns > 1 else (axes,):
+        axis.grid(alpha=0.3)
+    return figure, axes
+
+
+def save(figure: Any, path: Path) -> None:
+    try:
+        figure.savefig(path, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error}") from error

@@ -1,0 +1,202 @@
+"""The settings of a training run on a table: a TOML file, overruled by command-line options, checked all at once."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from apportion import _checks
+from apportion.errors import ConfigError, InvalidArgument
+
+# TOML section → its keys and the fields they set. [features] is free-form: column = [low, high].
+SECTIONS: Mapping[str, Mapping[str, str]] = {
+    "data": {"dataset": "dataset", "file": "data", "holdout": "holdout", "ignore": "ignore"},
+    "target": {"column": "target", "classes": "classes"},
+    "budget": {"rho": "rho", "epsilon": "epsilon", "delta": "delta"},
+    "plan": {
+        name: name
+        for name in (
+            "examples", "batching", "batches", "rate", "schedule", "sigma0", "decay", "period", "sigma_end", "epochs",
+            "spare_epochs", "clip",
+        )
+    },
+    "model": {"hidden": "hidden", "activation": "activation"},
+    "optimizer": {"name": "optimizer", "lr": "lr", "momentum": "momentum"},
+}  # fmt: skip
+
+DATASETS = ("wisconsin",)
+ACTIVATIONS = ("relu", "tanh")
+OPTIMIZERS = ("sgd", "adam")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything public that defines a run, as a person writes it. `None` means: not given."""
+
+    dataset: str | None = None
+    data: str | None = None
+    holdout: float = 0.0
+    ignore: tuple[str, ...] = ()
+    target: str | None = None
+    classes: tuple[str, ...] = ()
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    rho: float | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    examples: int | None = None
+    batching: str = "partition"
+    batches: int | None = None
+    rate: float | None = None
+    schedule: str = "uniform"
+    sigma0: float | None = None
+    decay: float | None = None
+    period: int | None = None
+    sigma_end: float | None = None
+    epochs: int | None = None
+    spare_epochs: int = 0
+    clip: float = 1.0
+    hidden: tuple[int, ...] = (16,)
+    activation: str = "tanh"
+    optimizer: str = "sgd"
+    lr: float = 0.5
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        problems = [problem for check in self._checks() if (problem := _problem(check))]
+        problems += self._source_problems()
+        if problems:
+            raise ConfigError(problems)
+
+    def _checks(self) -> list[Any]:
+        return [
+            lambda: self.dataset is None or _checks.choice("dataset", self.dataset, DATASETS),
+            lambda: _checks.choice("activation", self.activation, ACTIVATIONS),
+            lambda: _checks.choice("optimizer", self.optimizer, OPTIMIZERS),
+            lambda: _checks.positive("lr", self.lr),
+            lambda: _checks.at_least("momentum", self.momentum, 0),
+            lambda: [_checks.count("hidden", width) for width in self.hidden],
+            lambda: self.holdout == 0 or _checks.probability("holdout", self.holdout),
+        ]
+
+    def _source_problems(self) -> list[str]:
+        if (self.dataset is None) == (self.data is None):
+            return ["give the data: either --dataset wisconsin, or --data FILE with --target COLUMN"]
+        if self.dataset is not None:
+            given = [name for name in ("target", "classes", "ranges", "ignore", "holdout") if getattr(self, name)]
+            return [f"{name} does not belong to --dataset {self.dataset}: it is built in" for name in given]
+        problems = []
+        if self.target is None:
+            problems.append("target: name the column to predict (--target COLUMN, or column in [target])")
+        if not self.classes:
+            problems.append(
+                "classes: declare them (--classes a,b, or classes in [target]); they are never read off the data"
+            )
+        if not self.ranges:
+            problems.append("features: declare each feature's range (--range name=LOW:HIGH, or [features])")
+        return problems
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def from_json(data: Mapping[str, Any]) -> Settings:
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    values["ranges"] = {name: (low, high) for name, (low, high) in data["ranges"].items()}
+    return Settings(**values)
+
+
+def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
+    """The file's settings, overruled by `overrides`; every unknown or misshapen key is reported together."""
+    values: dict[str, Any] = {} if path is None else _read(path)
+    values |= {name: value for name, value in overrides.items() if value is not None and value != {} and value != ()}
+    if path is not None and "data" in values and "data" not in overrides:
+        values["data"] = str(path.parent / values["data"])
+    return Settings(**values)
+
+
+def parse_ranges(texts: list[str]) -> dict[str, tuple[float, float]]:
+    """`name=low:high` → {name: (low, high)}."""
+    ranges = {}
+    for text in texts:
+        name, equals, bounds = text.rpartition("=")
+        low, colon, high = bounds.partition(":")
+        try:
+            ranges[name] = (float(low), float(high))
+        except ValueError:
+            equals = ""
+        if not (equals and colon and name):
+            raise InvalidArgument(f"--range must look like name=LOW:HIGH, got {text!r}")
+    return ranges
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError([f"cannot read the configuration {path}: {error.strerror}"]) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{path}: {error}"]) from error
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for section, keys in content.items():
+        if section == "features":
+            _read_features(keys, values, problems)
+        elif section not in SECTIONS or not isinstance(keys, dict):
+            problems.append(f"[{section}] is not a section; known: {', '.join([*SECTIONS, 'features'])}")
+        else:
+            _read_section(section, keys, values, problems)
+    if problems:
+        raise ConfigError([f"{path}: {problem}" for problem in problems])
+    return values
+
+
+def _read_features(keys: Any, values: dict[str, Any], problems: list[str]) -> None:
+    ranges = {}
+    for name, bounds in keys.items() if isinstance(keys, dict) else ():
+        if isinstance(bounds, list) and len(bounds) == 2 and all(type(b) in (int, float) for b in bounds):
+            ranges[name] = (float(bounds[0]), float(bounds[1]))
+        else:
+            problems.append(f"[features] {name} must be [low, high]")
+    values["ranges"] = ranges
+
+
+def _read_section(section: str, keys: dict[str, Any], values: dict[str, Any], problems: list[str]) -> None:
+    known = SECTIONS[section]
+    for key, value in keys.items():
+        if key not in known:
+            problems.append(f"[{section}] {key} is not known; known: {', '.join(known)}")
+            continue
+        name = known[key]
+        expected = _expected_type(name)
+        if expected is tuple:
+            if not isinstance(value, list):
+                problems.append(f"[{section}] {key} must be a list, got {value!r}")
+                continue
+            value = tuple(value) if name == "hidden" else tuple(str(item) for item in value)
+        elif not _fits(value, expected):
+            problems.append(f"[{section}] {key} must be a {expected.__name__}, got {value!r}")
+            continue
+        values[name] = value
+
+
+def _expected_type(name: str) -> type:
+    annotation = str(next(f.type for f in fields(Settings) if f.name == name))
+    for text, kind in (("tuple", tuple), ("str", str), ("int", int), ("float", float)):
+        if text in annotation:
+            return kind
+    raise AssertionError(annotation)
+
+
+def _fits(value: Any, expected: type) -> bool:
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int | float) if expected is float else isinstance(value, expected)
+
+
+def _problem(check: Any) -> str | None:
+    try:
+        check()
+    except InvalidArgument as error:
+        return str(error)
+    return None

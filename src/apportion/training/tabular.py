@@ -1,0 +1,194 @@
+"""Training a small network on a table, as the command line does: settings in, run directory out."""
+
+import io
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from apportion import canonical, plan, settings
+from apportion.batching import from_json as batching_from_json
+from apportion.budget import Budget
+from apportion.data import Dataset, Declared, prepare, read_table, wisconsin
+from apportion.data.dataset import draw_holdout
+from apportion.errors import ApportionError, InvalidArgument, RunError
+from apportion.plan import TrainingPlan
+from apportion.randomness import RandomStream
+from apportion.schedules import Schedule
+from apportion.settings import Settings
+from apportion.training import compatibility
+from apportion.training.gradients import trainable
+from apportion.training.loop import FinishedRun, fit
+from apportion.training.losses import per_example
+from apportion.training.step import private_step
+from apportion.training.tensors import PrivateData
+
+SETTINGS = "settings.json"
+HOLDOUT = "holdout.npy"
+DEFAULT_EPOCHS = 30
+LOSS = torch.nn.functional.cross_entropy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Everything a run needs, checked; nothing is written or spent yet."""
+
+    settings: Settings
+    plan: TrainingPlan
+    train: Dataset
+    test: Dataset | None
+    holdout: NDArray[np.bool_] | None
+    warnings: tuple[str, ...]
+
+
+def prepare_job(chosen: Settings, schedule: Schedule, budget: Budget, holdout: NDArray[np.bool_] | None = None) -> Job:
+    """Load the data as declared and solve the plan. `holdout` is given when a run is resumed, drawn otherwise."""
+    warnings = []
+    if chosen.dataset == "wisconsin":
+        train, test = wisconsin()
+    else:
+        assert chosen.data is not None
+        assert chosen.target is not None
+        declared = Declared(target=chosen.target, classes=chosen.classes, ranges=chosen.ranges, ignore=chosen.ignore)
+        everything, clipped = prepare(read_table(Path(chosen.data)), declared)
+        if clipped:
+            warnings.append(f"{clipped} values lie outside their declared range and were clipped to it")
+        if holdout is None:
+            holdout = draw_holdout(len(everything), chosen.holdout, RandomStream())
+        if len(holdout) != len(everything):
+            raise RunError(f"the data has {len(everything)} records, but {len(holdout)} when the run began")
+        train, test = everything.select(~holdout), everything.select(holdout)
+    examples = chosen.examples
+    if examples is None:
+        examples = len(train)
+        warnings.append(
+            f"--examples was not given: the number of training records, {examples}, is treated as public, and the "
+            "guarantee is zero-out (one record's contribution removed)"
+        )
+    found = _plan(chosen, schedule, budget, examples)
+    if found.delta > 1 / examples:
+        warnings.append(
+            f"delta = {found.delta:g} exceeds 1/examples = {1 / examples:.2g}: such a guarantee may allow publishing a "
+            "random record; use a smaller delta"
+        )
+    return Job(
+        settings=chosen,
+        plan=found,
+        train=train,
+        test=test if len(test) else None,
+        holdout=holdout,
+        warnings=tuple(warnings),
+    )
+
+
+def _plan(chosen: Settings, schedule: Schedule, budget: Budget, examples: int) -> TrainingPlan:
+    epochs = chosen.epochs
+    if epochs is None and "sigma0" in schedule.unknowns():
+        epochs = DEFAULT_EPOCHS
+    size = {"rate": chosen.rate} if chosen.batching == "poisson" else {"batches": chosen.batches}
+    known: dict[str, Any] = {
+        "budget": budget,
+        "examples": examples,
+        "batching": batching_from_json({"kind": chosen.batching, **size}),
+        "clip": chosen.clip,
+        "spare_epochs": chosen.spare_epochs,
+        "adjacency": "zero-out" if chosen.examples is None else None,
+    }
+    if epochs is not None and not schedule.unknowns():
+        return TrainingPlan(schedule=schedule, epochs=epochs, **known)
+    return plan.solve(schedule=schedule, epochs=epochs, **known)
+
+
+def network(job: Job) -> torch.nn.Sequential:
+    """A multilayer perceptron from the features to the classes."""
+    activation = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}[job.settings.activation]
+    widths = [len(job.train.features), *job.settings.hidden]
+    layers: list[torch.nn.Module] = []
+    for before, after in zip(widths, widths[1:], strict=False):
+        layers += [torch.nn.Linear(before, after), activation()]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(widths[-1], len(job.train.classes)))
+
+
+def optimizer_of(job: Job) -> compatibility.OptimizerFactory:
+    chosen = job.settings
+    if chosen.optimizer == "adam":
+        if chosen.momentum:
+            raise InvalidArgument("momentum belongs to sgd; adam has its own")
+        return lambda parameters: torch.optim.Adam(parameters, lr=chosen.lr)
+    return lambda parameters: torch.optim.SGD(parameters, lr=chosen.lr, momentum=chosen.momentum)
+
+
+def train_job(
+    job: Job, out: Path, *, progress: bool, seeded_for_research_only: int | None = None, resume: bool = False
+) -> FinishedRun:
+    kept = {SETTINGS: canonical.pretty(job.settings.to_json()).encode()}
+    if job.holdout is not None:
+        buffer = io.BytesIO()
+        np.save(buffer, job.holdout)
+        kept[HOLDOUT] = buffer.getvalue()
+    return fit(
+        network(job),
+        (job.train.inputs, job.train.targets),
+        job.plan,
+        loss=LOSS,
+        optimizer=optimizer_of(job),
+        out=out,
+        holdout=None if job.test is None else (job.test.inputs, job.test.targets),
+        declared=_declared(job),
+        keep=kept,
+        progress=progress,
+        seeded_for_research_only=seeded_for_research_only,
+        resume=resume,
+    )
+
+
+def load_settings(run: Path) -> tuple[Settings, NDArray[np.bool_] | None]:
+    """What `train_job` kept in a run directory, to resume it."""
+    try:
+        chosen = settings.from_json(canonical.loads((run / SETTINGS).read_bytes()))
+        holdout = np.load(run / HOLDOUT, allow_pickle=False) if (run / HOLDOUT).exists() else None
+    except (OSError, ValueError, TypeError, KeyError, ApportionError) as error:
+        raise RunError(f"{run} was not begun by apportion train, or its {SETTINGS} is damaged: {error}") from error
+    return chosen, holdout
+
+
+def rehearse(job: Job) -> dict[str, Any]:
+    """What a run would be like: compatibility, noise against signal, time. Nothing is written or spent.
+
+    The steps that are timed run on random data with throw-away parameters.
+    """
+    model = network(job)
+    data = PrivateData.of((job.train.inputs, job.train.targets), model)
+    compatibility.check_model(model, per_example(LOSS), data.inputs, data.targets)
+    optimizer = compatibility.make_optimizer(optimizer_of(job), model)
+    size = max(1, round(job.plan.nominal_batch_size))
+    inputs = torch.randn((size, *data.inputs.shape[1:]))
+    targets = torch.zeros(size, dtype=torch.int64)
+    stream = RandomStream()
+    seconds = []
+    for _ in range(4):
+        started = time.perf_counter()
+        private_step(
+            model, LOSS, optimizer, inputs, targets,
+            clip=job.plan.clip, sigma=1.0, nominal_batch_size=size, stream=stream,
+        )  # fmt: skip
+        seconds.append(time.perf_counter() - started)
+    parameters = sum(parameter.numel() for parameter in trainable(model).values())
+    ratios = [sigma * parameters**0.5 / job.plan.nominal_batch_size for sigma in job.plan.sigmas]
+    return {
+        "parameters": parameters,
+        "compatible": True,
+        "noise_to_signal": {"first": ratios[0], "last": ratios[-1]},
+        "seconds": min(seconds) * job.plan.epochs * job.plan.batching.steps,
+    }
+
+
+def _declared(job: Job) -> dict[str, str]:
+    source = f"built-in {job.settings.dataset}" if job.settings.dataset else "own table"
+    ranges = ", ".join(f"{name} {low:g}:{high:g}" for name, (low, high) in job.settings.ranges.items())
+    facts = {"data": source, "classes": ", ".join(job.train.classes), "features": ", ".join(job.train.features)}
+    return {**facts, "feature ranges": ranges} if ranges else {**facts, "feature ranges": "1:10 each"}
