@@ -64,10 +64,10 @@ class Renyi(Accountant[Curve]):
         return Cost.of(Release(mu), times)
 
     def epsilon(self, cost: Cost[Curve], delta: float) -> Interval:
-        return Interval(upper=_best(cost, delta).value)
+        return Interval(upper=least_epsilon(cost, delta).value)
 
     def details(self, cost: Cost[Curve], delta: float) -> Mapping[str, Any]:
-        return {"order": _best(cost, delta).order}
+        return {"order": least_epsilon(cost, delta).order}
 
     def divergence(self, event: Event, order: float) -> float:
         """D at one order, from above: what a Rényi filter adds up."""
@@ -78,7 +78,7 @@ class Renyi(Accountant[Curve]):
 
 
 @lru_cache(maxsize=256)
-def _best(cost: Cost[Curve], delta: float) -> Minimum:
+def least_epsilon(cost: Cost[Curve], delta: float) -> Minimum:
     """The least ε over orders, and its order.
 
     Guarantees: at each order Canonne–Kamath–Steinke 2020; and ε = 0 wherever √(D/2) ≤ δ, by Pinsker's inequality, since
