@@ -1,0 +1,104 @@
+"""Powers and products of characteristic functions, with bounds on what rounding does to them."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import fft
+
+from apportion.accounting.loss_distribution.slopes import Array
+
+EPS = float(np.finfo(float).eps)
+
+# Frequencies at which the product is at most this are left out, and charged.
+_NEGLIGIBLE = 1e-20
+
+
+def power(values: Array, exponent: int) -> Array:
+    """values^exponent by repeated squaring, exponent ≥ 1; relative error at most about 2·exponent·EPS."""
+    result = None
+    while True:
+        if exponent & 1:
+            result = values if result is None else result * values
+        exponent >>= 1
+        if not exponent:
+            assert result is not None
+            return result
+        values = values * values
+
+
+def rounding(length: int) -> float:
+    """Error of any one output of an FFT of `length`, in units of the sum of the inputs' moduli.
+
+    Every output is a sum over paths of log₂(length) twiddles and additions, each off by a few units in the last place
+    (Higham, Accuracy and Stability of Numerical Algorithms, 24.1; 8 per stage is generous for mixed radices too).
+    """
+    return 8 * EPS * max(math.log2(length), 1.0)
+
+
+def product(rows: Array, counts: Sequence[int], length: int) -> tuple[Array, float]:
+    """Π over rows of (Fourier transform of the row)^count, and a bound on the summed error of its inverse transform.
+
+    Rows are non-negative and sum to one. Widest rows go first: each leaves fewer frequencies at which the product is
+    not negligible, and soon those few are cheaper to sum up directly than by an FFT.
+
+    Guarantees: Σ|error of the inverse| ≤ √length·‖error‖₂/√length = ‖error‖₂ (Cauchy–Schwarz, Parseval), to which each
+    factor contributes its own error times what all others leave.
+    """
+    order = _widest_first(rows, counts)
+    error = rounding(length) + 4 * EPS + rows.shape[1] * EPS
+    active = np.arange(length // 2 + 1)
+    found = np.ones(len(active), dtype=complex)
+    bound, weakest = np.ones(len(active)), np.ones(len(active))
+    charged = 0.0
+    done = 0
+    while done < len(order) and (
+        done == 0 or len(active) * rows.shape[1] * (len(order) - done) > 8 * _fft_cost(length) * (len(order) - done)
+    ):
+        row, count = rows[order[done]], counts[order[done]]
+        values = fft.rfft(_folded(row, length))[active]
+        modulus = np.minimum(np.abs(values) + error, 1.0)
+        found *= power(values, count)
+        bound *= modulus**count
+        weakest = np.minimum(weakest, modulus)
+        small = bound < _NEGLIGIBLE
+        charged += 2 * float(bound[small].sum())
+        active, found, bound, weakest = active[~small], found[~small], bound[~small], weakest[~small]
+        done += 1
+    if done < len(order):
+        found *= _direct(rows, counts, order[done:], active, length)
+    rest = bound / weakest
+    charged += sum(counts) * error * math.sqrt(2 * float(np.sum(rest * rest)))
+    full = np.zeros(length // 2 + 1, dtype=complex)
+    full[active] = found
+    return full, charged
+
+
+def _fft_cost(length: int) -> float:
+    return length * math.log2(length + 1)
+
+
+def _widest_first(rows: Array, counts: Sequence[int]) -> Array:
+    position = np.arange(rows.shape[1])
+    variance = rows @ (position * position) - (rows @ position) ** 2
+    return np.argsort(-variance * np.array(counts, dtype=float), kind="stable")
+
+
+def _folded(row: Array, length: int) -> Array:
+    """The row modulo `length`."""
+    if len(row) <= length:
+        return np.append(row, np.zeros(length - len(row)))
+    padded = np.append(row, np.zeros(-len(row) % length))
+    return np.asarray(padded.reshape(-1, length).sum(axis=0))
+
+
+def _direct(rows: Array, counts: Sequence[int], chosen: Array, active: Array, length: int) -> Array:
+    """The product over the chosen rows at the active frequencies, by summation."""
+    roots = np.exp(-2j * np.pi / length * np.arange(length))
+    table = roots[np.outer(np.arange(rows.shape[1]), active) % length]
+    values = rows[chosen] @ table.real + 1j * (rows[chosen] @ table.imag)
+    result = np.ones(len(active), dtype=complex)
+    for count in sorted({counts[index] for index in chosen}):
+        same = np.array([counts[index] == count for index in chosen])
+        result *= power(np.prod(values[same], axis=0), count)
+    return result
