@@ -24,16 +24,22 @@ class PerExampleGradients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClippedSum:
-    """Parameter name → sum of clipped gradients (before noise), in float64.
+    """Parameter name → sum of clipped gradients (before noise), in float64 or in the layer's own precision.
+
+    `norms` are the examples' gradient norms before clipping, in float64.
 
     Guarantees: adding, removing or zeroing one example, with the others unchanged, moves `sums`, taken as one long
-    vector, by at most `bound` in L2 norm. The sum stays in float64 because rounding it to float32 before the noise is
-    added could move it by more; rounding afterwards is post-processing.
+    vector, by at most `bound` in L2 norm. How rounding is kept within the bound is said where the sum is taken.
     """
 
     sums: Mapping[str, Tensor]
     norms: Tensor
     bound: float
+
+    def plus(self, other: "ClippedSum") -> "ClippedSum":
+        """Of two disjoint sets of examples; one example is in one of them, so the bound stays."""
+        sums = {name: value + other.sums[name] for name, value in self.sums.items()}
+        return ClippedSum(sums=sums, norms=torch.cat([self.norms, other.norms]), bound=max(self.bound, other.bound))
 
 
 def stated_bound(clip: float, dtype: torch.dtype) -> float:

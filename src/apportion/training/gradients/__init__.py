@@ -1,16 +1,29 @@
-"""From a batch to a clipped sum of per-example gradients."""
+"""From a batch to a clipped sum of per-example gradients.
+
+`recording` makes a model's layers note what they saw in one forward pass; the rules (one file per family of layers)
+turn that into `pieces`, per-example gradients that need not be built; `summation` clips and adds them; `proving` lets
+no rule near a model before it has reproduced autograd's own gradients there; `per_example` is the slow way that is
+always right.
+"""
 
 from collections.abc import Callable
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from apportion import _checks
-from apportion.training.clipping import ClippedSum, clip_and_sum
+from apportion.training.clipping import ClippedSum
 from apportion.training.gradients.per_example import per_example_gradients, trainable
-from apportion.training.losses import per_example
+from apportion.training.gradients.prepared import Prepared, Recipes
 
-__all__ = ["clipped_sum", "per_example_gradients", "trainable"]
+__all__ = ["Prepared", "clipped_sum", "per_example_gradients", "prepare", "trainable"]
+
+_RECIPES: WeakKeyDictionary[torch.nn.Module, Recipes] = WeakKeyDictionary()
+
+
+def prepare(model: torch.nn.Module, loss: Callable[..., Tensor]) -> Prepared:
+    """For many batches of one model: `prepare(model, loss)` once, then `prepared(inputs, targets, clip)` for each."""
+    return Prepared(model, loss)
 
 
 def clipped_sum(
@@ -20,5 +33,4 @@ def clipped_sum(
 
     Guarantees: see `ClippedSum`. An example whose gradient is NaN or infinite adds nothing.
     """
-    clip = _checks.positive("clip", clip)
-    return clip_and_sum(per_example_gradients(model, per_example(loss), inputs, targets), clip)
+    return Prepared(model, loss, _RECIPES.setdefault(model, {}))(inputs, targets, clip)

@@ -1,5 +1,6 @@
 """Per-example gradients by `torch.func`: right for every model, the oracle of all faster rules and their last fallback."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -7,8 +8,11 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from apportion.training.clipping import PerExampleGradients
+from apportion.training.clipping import ClippedSum, PerExampleGradients, clip_and_sum
 from apportion.training.losses import PerExampleLoss
+
+# At most this many numbers of per-example gradients are held at once.
+HELD = 2**24
 
 
 def trainable(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
@@ -30,3 +34,41 @@ def per_example_gradients(
 
     vectorised: Callable[..., Any] = vmap(grad(loss_of_one), in_dims=(None, 0, 0), randomness="different")
     return PerExampleGradients(gradients=vectorised(parameters, inputs, targets))
+
+
+def one_after_the_other(
+    model: torch.nn.Module, loss: PerExampleLoss, inputs: Tensor, targets: Tensor
+) -> PerExampleGradients:
+    """The same by an ordinary backward pass for each example, for models that cannot be vectorised."""
+    rows: list[dict[str, Tensor]] = []
+    for i in range(len(inputs)):
+        values = {name: parameter.detach().clone().requires_grad_() for name, parameter in trainable(model).items()}
+        with torch.enable_grad():
+            value = loss(functional_call(model, values, (inputs[i : i + 1],)), targets[i : i + 1]).sum()
+            if value.requires_grad:
+                torch.autograd.backward(value)
+        rows.append({name: torch.zeros_like(v) if v.grad is None else v.grad for name, v in values.items()})
+    return PerExampleGradients(gradients={name: torch.stack([row[name] for row in rows]) for name in rows[0]})
+
+
+def clipped_sum_by_examples(
+    model: torch.nn.Module, loss: PerExampleLoss, inputs: Tensor, targets: Tensor, clip: float
+) -> ClippedSum:
+    """The oracle's clipped sum, a few examples at a time so that memory stays bounded."""
+    entries = sum(parameter.numel() for parameter in trainable(model).values())
+    at_once = max(1, HELD // max(1, entries))
+    total: ClippedSum | None = None
+    for start in range(0, max(1, len(inputs)), at_once):
+        rows = slice(start, start + at_once)
+        try:
+            with warnings.catch_warnings():
+                # vmap says so where it has to take an operation apart; slow is what this file is.
+                warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+                gradients = per_example_gradients(model, loss, inputs[rows], targets[rows])
+        except (RuntimeError, NotImplementedError):
+            # Recurrent kernels, reentrant checkpoints and control flow on values, for example, have no vectorised form.
+            gradients = one_after_the_other(model, loss, inputs[rows], targets[rows])
+        some = clip_and_sum(gradients, clip)
+        total = some if total is None else total.plus(some)
+    assert total is not None
+    return total

@@ -1,0 +1,89 @@
+"""Convolutions in one and two dimensions: a linear layer on the sequence of patches.
+
+Patches are gathered channels-last, because then each is a few long runs of memory instead of many short ones.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from apportion.training.gradients.outer import OuterProducts
+from apportion.training.gradients.pieces import Instantiated, Part, Piece, as_sequence
+from apportion.training.gradients.registry import RuleDoesNotApply, Use, rule_for, wide
+
+Convolution = torch.nn.Conv1d | torch.nn.Conv2d
+
+
+@rule_for(torch.nn.Conv1d, torch.nn.Conv2d)
+def convolution(use: Use) -> list[Piece]:
+    layer = use.layer
+    assert isinstance(layer, Convolution)
+    if use.inputs.dim() != len(layer.kernel_size) + 2:
+        raise RuleDoesNotApply("a convolution without a batch dimension")
+    gradient = wide(use.gradient).flatten(2).transpose(1, 2)  # (N, positions, out channels)
+    if "weight" not in use.parts:
+        return [Instantiated({use.parts["bias"]: as_sequence(gradient, use.examples, layer.out_channels).sum(1)})]
+    patches = _patches(layer, wide(use.inputs))  # (N, *positions, *kernel, channels), a view
+    if layer.groups > 1:
+        return _grouped(use, layer, patches, gradient)
+    area = patches.shape[-1] * layer.weight[0, 0].numel()
+    return [
+        OuterProducts(
+            use.parts["weight"],
+            use.parts.get("bias"),
+            as_sequence(patches, use.examples, area),
+            as_sequence(gradient, use.examples, layer.out_channels),
+            unpack=lambda built: _channels_first(layer, built),
+        )
+    ]
+
+
+def _patches(layer: Convolution, inputs: Tensor) -> Tensor:
+    """(N, channels, *space) → (N, *positions, *kernel, channels), a strided view of the padded input."""
+    padded = _pad(layer, inputs).movedim(1, -1).contiguous()  # (N, *space, channels)
+    batch, *space, channels = padded.shape
+    strides = padded.stride()[1:-1]
+    positions = [
+        (size - dilation * (kernel - 1) - 1) // step + 1
+        for size, kernel, step, dilation in zip(space, layer.kernel_size, layer.stride, layer.dilation, strict=True)
+    ]
+    return padded.as_strided(
+        (batch, *positions, *layer.kernel_size, channels),
+        (
+            padded.stride(0),
+            *(stride * step for stride, step in zip(strides, layer.stride, strict=True)),
+            *(stride * dilation for stride, dilation in zip(strides, layer.dilation, strict=True)),
+            1,
+        ),
+    )
+
+
+def _pad(layer: Convolution, inputs: Tensor) -> Tensor:
+    """What the layer itself pads, in its padding mode; "same" and "valid" are already resolved in the layer."""
+    if not any(layer._reversed_padding_repeated_twice):
+        return inputs
+    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    return functional.pad(inputs, layer._reversed_padding_repeated_twice, mode=mode)
+
+
+def _channels_first(layer: Convolution, columns: Tensor) -> Tensor:
+    """(…, kernel × channels) → (…, channels, *kernel), the weight's own order."""
+    return columns.reshape(*columns.shape[:-1], *layer.kernel_size, -1).movedim(-1, -1 - len(layer.kernel_size))
+
+
+def _grouped(use: Use, layer: Convolution, patches: Tensor, gradient: Tensor) -> list[Piece]:
+    """Each group of channels by itself; the gradients are built, being smaller than the activations by the groups."""
+    examples, groups = use.examples, layer.groups
+    patches = patches.reshape(*patches.shape[:-1], groups, -1).movedim(
+        -2, 1
+    )  # (N, groups, *positions, *kernel, channels)
+    weight = use.parts["weight"]
+    area = weight.shape[1:].numel()
+    # (examples, groups, T, …): an example's slices become one sequence
+    patches = patches.reshape(examples, -1, groups, gradient.shape[1], area).transpose(1, 2).flatten(2, 3)
+    by_group = gradient.reshape(examples, -1, groups, layer.out_channels // groups).transpose(1, 2)
+    product = torch.matmul(by_group.transpose(-1, -2), patches)  # (examples, groups, out, kernel × channels)
+    built: dict[Part, Tensor] = {weight: _channels_first(layer, product).reshape(examples, *weight.shape)}
+    if "bias" in use.parts:
+        built[use.parts["bias"]] = as_sequence(gradient, examples, layer.out_channels).sum(1)
+    return [Instantiated(built)]

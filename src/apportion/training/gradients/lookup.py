@@ -1,0 +1,59 @@
+"""Gradients of tables: each example touches a few rows."""
+
+import torch
+from torch import Tensor
+
+from apportion.training.gradients.pieces import Part, row_squares, zeroed
+
+
+class RowLookup:
+    """Example i used the table's rows `ids[i]` (examples, T) and got `gradient[i]` (examples, T, width) there.
+
+    Rows that one example used more than once are added up first, sparsely: never one-hot, never examples × table.
+    """
+
+    def __init__(self, table: Part, ids: Tensor, gradient: Tensor) -> None:
+        self.table, self.ids, self.gradient = table, ids, gradient
+        self.entries: tuple[Tensor, Tensor, Tensor] | None = None
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (self.table,)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.gradient.dtype
+
+    def _built(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Example (n,), table row (n,), gradient (n, width): each pair (example, row) once."""
+        if self.entries is None:
+            examples, T = self.ids.shape
+            size = self.table.shape[0]
+            owner = torch.arange(examples, device=self.ids.device).repeat_interleave(T)
+            rows = self.gradient.reshape(examples * T, self.gradient.shape[-1])
+            row = self.ids.flatten()
+            if T > 1:
+                keys, slot = torch.unique(owner * size + row, return_inverse=True)
+                rows = rows.new_zeros((len(keys), rows.shape[1])).index_add_(0, slot, rows)
+                owner, row = keys.div(size, rounding_mode="floor"), keys.remainder(size)
+            self.entries = owner, row, rows
+        return self.entries
+
+    def squares(self) -> tuple[Tensor, Tensor | None]:
+        owner, _, rows = self._built()
+        squares = row_squares(rows)
+        return squares.new_zeros(len(self.ids)).index_add_(0, owner, squares), None
+
+    def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
+        owner, row, rows = self._built()
+        if dropped is not None:
+            rows = zeroed(rows, torch.isin(owner, dropped).nonzero().flatten())
+        scaled = rows * factors.to(rows.dtype)[owner, None]
+        return {self.table: scaled.new_zeros(self.table.shape).index_add_(0, row, scaled)}
+
+    def instantiate(self, rows: Tensor) -> dict[Part, Tensor]:
+        ids, gradient = self.ids[rows], self.gradient[rows].double()
+        owner = torch.arange(len(rows), device=ids.device).repeat_interleave(ids.shape[1])
+        dense = gradient.new_zeros((len(rows), *self.table.shape))
+        dense.index_put_((owner, ids.flatten()), gradient.flatten(0, 1), accumulate=True)
+        return {self.table: dense}

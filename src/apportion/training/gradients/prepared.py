@@ -1,0 +1,125 @@
+"""A model and its loss, made ready for clipped sums of per-example gradients."""
+
+import warnings
+from collections.abc import Callable, Hashable, MutableMapping
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from apportion import _checks
+from apportion.training.clipping import ClippedSum
+from apportion.training.gradients.attention import without_fast_path
+from apportion.training.gradients.per_example import clipped_sum_by_examples, trainable
+from apportion.training.gradients.proving import Recipe, Undecided, prove
+from apportion.training.gradients.recording import Recorder, replaced_forwards, without_gradients
+from apportion.training.gradients.registry import RuleDoesNotApply
+from apportion.training.gradients.sites import find_sites, noting
+from apportion.training.gradients.summation import clip_and_sum_pieces
+from apportion.training.losses import per_example
+
+Recipes = MutableMapping[Hashable, Recipe | None]
+
+
+class Prepared:
+    """`prepared(inputs, targets, clip)` → `ClippedSum`.
+
+    Between calls the model is exactly as the user left it: layers are replaced only while a call runs. A change of the
+    model's modules or of which parameters are trainable asks for a new `Prepared`.
+    """
+
+    def __init__(self, model: torch.nn.Module, loss: Callable[..., Tensor], recipes: Recipes | None = None) -> None:
+        self.model, self.loss, self.user_loss = model, per_example(loss), loss
+        self.recipes: Recipes = {} if recipes is None else recipes
+        self.parameters = trainable(model)
+        self.sites = {site.name: site for site in find_sites(model)}
+        self.modules = list(model.modules())
+        self.structure = tuple((name, type(module)) for name, module in model.named_modules())
+        transformers = (torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer, torch.nn.MultiheadAttention)
+        self.has_fast_path = any(isinstance(module, transformers) for module in self.modules)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forgets what was learnt about the model; there is nothing else to undo."""
+        self.recipes.clear()
+
+    def __call__(self, inputs: Tensor, targets: Tensor, clip: float) -> ClippedSum:
+        clip = _checks.positive("clip", clip)
+        recipe = self._recipe(inputs, targets)
+        if recipe is not None:
+            try:
+                return self._by_rules(recipe, inputs, targets, clip)
+            except RuleDoesNotApply:
+                pass  # this batch made the model do something else than what was proved
+        return clipped_sum_by_examples(self.model, self.loss, inputs, targets, clip)
+
+    def _recipe(self, inputs: Tensor, targets: Tensor) -> Recipe | None:
+        key = self._situation(inputs, targets)
+        if key not in self.recipes:
+            if len(inputs) < 2 or not self.sites:
+                return None
+            try:
+                self.recipes[key] = prove(self.model, self.loss, list(self.sites.values()), inputs, targets)
+            except Undecided:
+                return None
+            except Exception:
+                # Whatever the model objects to here, it will say again to the fallback, or it is only our way of asking.
+                self.recipes[key] = None
+            self._report(self.recipes[key])
+        return self.recipes[key]
+
+    def _situation(self, inputs: Tensor, targets: Tensor) -> Hashable:
+        """What a recipe may depend on."""
+        return (
+            self.user_loss,
+            inputs.shape[1:],
+            inputs.dtype,
+            targets.shape[1:],
+            targets.dtype,
+            torch.is_autocast_enabled(inputs.device.type),
+            tuple(module.training for module in self.modules),
+            self.structure,
+            tuple(self.parameters),
+        )
+
+    def _report(self, recipe: Recipe | None) -> None:
+        if recipe is not None and recipe.without_gradient:
+            names = ", ".join(recipe.without_gradient)
+            warnings.warn(
+                f"no example's loss depends on {names}: they will receive noise only; freeze them with "
+                "requires_grad_(False), or use them",
+                stacklevel=5,
+            )
+
+    def _by_rules(self, recipe: Recipe, inputs: Tensor, targets: Tensor, clip: float) -> ClippedSum:
+        examples = len(inputs)
+        recorder = Recorder(examples, recipe.layouts)
+        replacements = [(site.layer, noting(recorder, site)) for site in self.sites.values()]
+        with ExitStack() as stack:
+            stack.enter_context(without_gradients(list(self.parameters.values())))
+            stack.enter_context(replaced_forwards(replacements))
+            stack.enter_context(torch.enable_grad())
+            if self.has_fast_path:
+                stack.enter_context(without_fast_path())
+            losses = self.loss(self.model(inputs), targets)
+            recorder.recording = False
+            if tuple(call.label for call in recorder.calls) != recipe.calls:
+                raise RuleDoesNotApply("the model called its layers in another order than before")
+            edges = [edge for call in recorder.calls for edge in call.edges]
+            gradients = torch.autograd.grad(losses, edges, torch.ones_like(losses), allow_unused=True)
+        with torch.no_grad(), torch.autocast(inputs.device.type, enabled=False):
+            pieces, start = [], 0
+            for name, call in zip(recorder.sites, recorder.calls, strict=True):
+                own = gradients[start : start + len(call.edges)]
+                pieces += call.pieces(self.sites[name], own, examples)
+                start += len(call.edges)
+            return clip_and_sum_pieces(pieces, self.parameters, examples, clip)

@@ -1,0 +1,146 @@
+"""Before rules are trusted with a model, they reproduce what autograd computes for it, example by example.
+
+One small batch goes forward once, with parameters moved a little off their values (so that parameters that start at
+zero hide nothing). For each of its examples autograd gives the true gradient of that example's loss through that very
+pass, dropout and all; the rules must give the same. This finds weights used outside their layer, layers that see
+examples in another place than thought, layers that draw random numbers when run again, and rules that are wrong. A model
+that fails goes to the fallback, which is slow and right.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from apportion.training.gradients.attention import without_fast_path
+from apportion.training.gradients.recording import Recorder, Site, replaced_forwards
+from apportion.training.gradients.sites import noting, with_values
+from apportion.training.gradients.summation import instantiated
+from apportion.training.losses import PerExampleLoss
+
+# Relative, per parameter. Wrong rules are wrong by about 1.
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
+NEGLIGIBLE = 1e-3
+EXAMPLES = (3, 5, 7, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What was proved: the rules are right when the model makes these calls, with the examples in these places."""
+
+    calls: tuple[str, ...]
+    layouts: Mapping[str, Any]
+    without_gradient: tuple[str, ...]
+
+
+class Undecided(Exception):
+    """This batch cannot tell: too few examples, or none with a finite gradient."""
+
+
+class _Comparison(torch.nn.Module):
+    """All of it inside one `forward`, so that `functional_call` keeps the moved parameters in place throughout:
+    checkpointed segments read them again during the backward pass."""
+
+    def __init__(self, model: torch.nn.Module, loss: PerExampleLoss, sites: Sequence[Site]) -> None:
+        super().__init__()
+        self.model, self.loss, self.sites = model, loss, sites
+
+    def forward(self, inputs: Tensor, targets: Tensor, values: Mapping[str, Tensor]) -> Recipe | None:
+        examples = len(inputs)
+        recorder = Recorder(examples)
+        sites = {site.name: with_values(site, {n: v.detach() for n, v in values.items()}) for site in self.sites}
+        with replaced_forwards([(site.layer, noting(recorder, site)) for site in sites.values()]):
+            losses = self.loss(self.model(inputs), targets)
+            recorder.recording = False
+            true = _true_gradients(losses, values)
+            edges = [edge for call in recorder.calls for edge in call.edges]
+            at_edges = list(torch.autograd.grad(losses.sum(), edges, allow_unused=True)) if edges else []
+        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+            pieces = []
+            for site, call in zip(recorder.sites, recorder.calls, strict=True):
+                own, at_edges = at_edges[: len(call.edges)], at_edges[len(call.edges) :]
+                pieces += call.pieces(sites[site], own, examples)
+            ours = instantiated(pieces, torch.arange(examples))
+        if not _agree(true, ours, self._tolerance(losses, recorder, values)):
+            return None
+        silent = tuple(name for name, gradient in true.items() if gradient is None)
+        return Recipe(tuple(call.label for call in recorder.calls), recorder.layouts, silent)
+
+    def _tolerance(self, losses: Tensor, recorder: Recorder, values: Mapping[str, Tensor]) -> float:
+        dtypes = {losses.dtype, *(value.dtype for value in values.values())}
+        if torch.is_autocast_enabled(losses.device.type):
+            dtypes.add(torch.bfloat16)
+        return max(TOLERANCE.get(dtype, 1e-3) for dtype in dtypes)
+
+
+def prove(
+    model: torch.nn.Module, loss: PerExampleLoss, sites: Sequence[Site], inputs: Tensor, targets: Tensor
+) -> Recipe | None:
+    """A recipe, or None if the rules and autograd disagree about this model."""
+    count = next((n for n in EXAMPLES if n <= len(inputs) and n not in inputs.shape[1:]), 0)
+    if count == 0:
+        raise Undecided
+    rows = torch.linspace(0, len(inputs) - 1, count).long()
+    comparison = _Comparison(model, loss, sites)
+    for moved in (True, False):
+        values = _values(model, moved=moved)
+        named = {f"model.{name}": value for name, value in values.items()}
+        named |= {f"model.{name}": buffer.clone() for name, buffer in model.named_buffers()}
+        with torch.random.fork_rng(), torch.enable_grad(), without_fast_path():
+            try:
+                recipe: Recipe | None = functional_call(comparison, named, (inputs[rows], targets[rows], values))
+                return recipe
+            except Undecided:
+                continue
+    raise Undecided
+
+
+def _values(model: torch.nn.Module, *, moved: bool) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    values = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            value = parameter.detach().clone()
+            if moved:
+                step = 0.02 + 0.1 * float(value.double().square().mean().sqrt()) if value.numel() else 0.0
+                noise = torch.randn(value.shape, generator=generator, dtype=torch.float32)
+                value += step * noise.to(value)
+            values[name] = value.requires_grad_()
+    return values
+
+
+def _true_gradients(losses: Tensor, values: Mapping[str, Tensor]) -> dict[str, Tensor | None]:
+    """Parameter → (examples, *shape), or None where no example's loss depends on it."""
+    each = [torch.autograd.grad(value, list(values.values()), retain_graph=True, allow_unused=True) for value in losses]
+    true: dict[str, Tensor | None] = {}
+    for (name, value), gradients in zip(values.items(), zip(*each, strict=True), strict=True):
+        unused = all(gradient is None for gradient in gradients)
+        filled = [torch.zeros_like(value) if gradient is None else gradient for gradient in gradients]
+        true[name] = None if unused else torch.stack(filled).double()
+    return true
+
+
+def _agree(true: Mapping[str, Tensor | None], ours: Mapping[str, Tensor], tolerance: float) -> bool:
+    rows = [gradient.flatten(1) for gradient in true.values() if gradient is not None]
+    if not rows:
+        return not ours
+    finite = torch.stack([torch.isfinite(row).all(1) for row in rows]).all(0)
+    if int(finite.sum()) < 2:
+        raise Undecided
+    overall = torch.stack([row[finite].norm() for row in rows]).norm()
+    for name, gradient in true.items():
+        reference = None if gradient is None else gradient[finite]
+        own = ours[name][finite] if name in ours else None
+        if reference is None or own is None:
+            alone = reference if own is None else own
+            difference = torch.zeros(()) if alone is None else alone.norm()
+            allowed = NEGLIGIBLE * tolerance * overall
+        else:
+            difference = (own - reference).norm()
+            allowed = tolerance * (reference.norm() + NEGLIGIBLE * overall)
+        if not bool(difference <= allowed):
+            return False
+    return True

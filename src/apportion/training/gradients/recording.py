@@ -1,0 +1,216 @@
+"""One forward pass in which chosen layers note what went in, and where their output's gradient will be.
+
+The parameters do not require gradients meanwhile, so autograd computes none for them. Layers are made to note by an
+instance attribute `forward`, taken away afterwards; unlike a hook it sees what the layer itself computed, whatever
+hooks of the user do before and after.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from apportion.training.gradients.pieces import Part, Piece
+from apportion.training.gradients.registry import Rule, RuleDoesNotApply, Use
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A layer in its model: its name there, its trainable parameters (own name → part), and their present values."""
+
+    name: str
+    layer: torch.nn.Module
+    parts: Mapping[str, Part]
+    values: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the examples are: on axis 0 in `slices` consecutive slices each, or on axis 1, or nowhere (`shared`)."""
+
+    axis: int = 0
+    slices: int = 1
+    shared: bool = False
+
+
+class Call(Protocol):
+    """One use of a layer. Edges are places in the graph where gradients will be asked for.
+
+    Edges, not output tensors, because an in-place activation changes what the tensor stands for.
+    """
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def edges(self) -> tuple[GradientEdge, ...]: ...
+    def pieces(self, site: Site, gradients: Sequence[Tensor | None], examples: int) -> list[Piece]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCall:
+    """A use that a rule knows: one input tensor, one output tensor.
+
+    `blocks`, for layers that keep several matrices in one parameter: the rule's name for a parameter → the layer's name
+    for it, first row, number of rows.
+    """
+
+    label: str
+    rule: Rule
+    inputs: Tensor
+    version: int
+    edges: tuple[GradientEdge, ...]
+    layout: Layout
+    blocks: Mapping[str, tuple[str, int, int | None]] | None
+
+    def pieces(self, site: Site, gradients: Sequence[Tensor | None], examples: int) -> list[Piece]:
+        if self.inputs._version != self.version:
+            raise RuleDoesNotApply(f"the input of {self.label!r} was modified in place after the layer used it")
+        parts, gradient = self._parts(site), gradients[0]
+        if gradient is None or not parts:
+            return []
+        inputs = arranged(self.inputs, self.layout, examples, is_gradient=False)
+        gradient = arranged(gradient, self.layout, examples, is_gradient=True)
+        return self.rule(Use(site.layer, parts, inputs, gradient, examples))
+
+    def _parts(self, site: Site) -> Mapping[str, Part]:
+        if self.blocks is None:
+            return site.parts
+        return {
+            name: site.parts[own] if length is None else site.parts[own].rows(start, length)
+            for name, (own, start, length) in self.blocks.items()
+            if own in site.parts
+        }
+
+
+class _Anchor(torch.autograd.Function):
+    """Makes a tensor that depends on nothing trainable part of the graph, without copying and without a leaf.
+
+    A leaf would do as well, but in-place activations refuse leaves.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, anchor: Tensor) -> Tensor:
+        ctx.mark_dirty(tensor)
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None]:
+        return None, None
+
+
+class Recorder:
+    """Collects the calls of one forward pass over `examples` examples.
+
+    Without layouts it infers them, by shape; with layouts it holds every call to them.
+    """
+
+    def __init__(self, examples: int, layouts: Mapping[str, Any] | None = None) -> None:
+        self.examples = examples
+        self.layouts: dict[str, Any] = dict(layouts or {})
+        self.learning = layouts is None
+        self.calls: list[Call] = []
+        self.sites: list[str] = []
+        # A checkpointed segment runs again during the backward pass, when nothing must be noted twice.
+        self.recording = True
+        self._anchor = torch.zeros((), requires_grad=True)
+
+    def note(
+        self,
+        site: str,
+        rule: Rule,
+        inputs: Tensor,
+        output: Tensor,
+        blocks: Mapping[str, tuple[str, int, int | None]] | None = None,
+        label: str = "",
+    ) -> Tensor:
+        """Notes a call and returns the output to go on with."""
+        if not torch.is_grad_enabled():
+            return output
+        label = site + label
+        layout = self.layout(label, lambda: infer_layout(inputs, output, self.examples))
+        if layout.shared:
+            output = output.expand(self.examples, *output.shape[output.dim() > 0 and output.shape[0] == 1 :])
+        output = self.anchored(output, inputs)
+        if self.recording:
+            inputs = inputs.detach()
+            edges = (get_gradient_edge(output),)
+            self.add(site, LayerCall(label, rule, inputs, inputs._version, edges, layout, blocks))
+        return output
+
+    def add(self, site: str, call: Call) -> None:
+        self.sites.append(site)
+        self.calls.append(call)
+
+    def anchored(self, output: Tensor, inputs: Tensor | None = None) -> Tensor:
+        if output.requires_grad:
+            return output
+        if output is inputs or output._is_view():
+            output = output.clone()
+        anchored: Tensor = _Anchor.apply(output, self._anchor)  # type: ignore[no-untyped-call]
+        return anchored
+
+    def layout(self, label: str, infer: Callable[[], Any]) -> Any:
+        if not self.learning:
+            return self.layouts[label]
+        layout = infer()
+        if self.layouts.setdefault(label, layout) != layout:
+            raise RuleDoesNotApply(f"{label!r} is used with examples in different places")
+        return layout
+
+
+def infer_layout(inputs: Tensor, output: Tensor, examples: int) -> Layout:
+    """By shape alone; the numbers decide afterwards whether it was right."""
+    if inputs.dim() == 0 or output.dim() == 0:
+        return Layout(shared=True)
+    if len(inputs) == examples == len(output):
+        return Layout()
+    if inputs.dim() > 1 and output.dim() > 1 and inputs.shape[1] == examples == output.shape[1]:
+        return Layout(axis=1)
+    if len(inputs) == len(output) and len(inputs) % examples == 0:
+        return Layout(slices=len(inputs) // examples)
+    return Layout(shared=True)
+
+
+def arranged(tensor: Tensor, layout: Layout, examples: int, *, is_gradient: bool) -> Tensor:
+    """The tensor with the examples outermost; refuses if it does not have them where the layout says."""
+    if layout.shared and not is_gradient:
+        return tensor.expand(examples, *tensor.shape[tensor.dim() > 0 and tensor.shape[0] == 1 :])
+    tensor = tensor.transpose(0, 1) if layout.axis == 1 else tensor
+    if len(tensor) != examples * layout.slices:
+        raise RuleDoesNotApply(f"expected {examples} × {layout.slices} slices, found {len(tensor)}")
+    return tensor
+
+
+Forward = Callable[..., Any]
+
+
+@contextmanager
+def replaced_forwards(replacements: Sequence[tuple[torch.nn.Module, Forward]]) -> Iterator[None]:
+    """Gives each layer another `forward`, as an instance attribute, and takes it away again whatever happens."""
+    before = [module.__dict__.get("forward") for module, _ in replacements]
+    try:
+        for module, forward in replacements:
+            module.__dict__["forward"] = forward
+        yield
+    finally:
+        for (module, _), old in zip(replacements, before, strict=True):
+            if old is None:
+                module.__dict__.pop("forward", None)
+            else:
+                module.__dict__["forward"] = old
+
+
+@contextmanager
+def without_gradients(parameters: Sequence[torch.nn.Parameter]) -> Iterator[None]:
+    """The parameters do not require gradients inside; they do again afterwards, whatever happens."""
+    try:
+        for parameter in parameters:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(True)
