@@ -52,8 +52,8 @@ def _selection_constant(base: Curve, runs: TruncatedNegativeBinomial) -> float:
 def _poisson(base: Curve, base_mu_squared: float, mean: float, orders: np.ndarray) -> np.ndarray:
     """ln(e^(−m) + m·e^((λ−1)(ε(λ) + m·δ̂)))/(λ − 1), one run being (ε̂, δ̂)-DP with e^ε̂ = 1 + 1/(λ − 1).
 
-    Guarantees: Theorem 6, with the outcome "no run at all" (probability e^(−m), the same for both neighbours) counted,
-    which its statement ε(λ) + mδ̂ + ln m/(λ − 1) leaves out and which matters for small m.
+    Guarantees: Theorem 6, with the outcome "no run at all" (probability e^(−m), the same for both neighbours) counted.
+    The closed form ε(λ) + mδ̂ + ln m/(λ − 1) drops it, and would turn negative for small m.
     """
     epsilons = np.log1p(1 / (orders - 1))
     deltas = _deltas_of_divergences(base, epsilons)
