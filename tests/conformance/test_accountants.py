@@ -225,6 +225,25 @@ def test_the_guarantee_says_what_it_is(cls: type[Accountant[object]], case: Case
     assert found.to_json()["epsilon"] == found.epsilon
 
 
+@every_accountant
+@pytest.mark.parametrize("sigma", [0.7, 2.0, 6.0])
+@pytest.mark.parametrize("delta", [1e-7, 1e-3])
+def test_nothing_proven_goes_below_the_lower_bound_of_the_dominating_pair(
+    cls: type[Accountant[object]], sigma: float, delta: float
+) -> None:
+    exact = next((other for other in ACCOUNTANTS if other.name == "loss-distribution"), None)
+    if exact is None or cls.status != "proven":
+        pytest.skip("nothing to compare")
+    for event in (
+        PoissonEpoch(sigma=sigma, rate=0.02, steps=200),
+        Repeated(event=PartitionEpoch(sigma=sigma, batches=30), count=5),
+        Composed(events=(GaussianRelease(sigma=3.0), PoissonEpoch(sigma=sigma, rate=0.3, steps=4))),
+    ):
+        lower = exact("add-remove").guarantee(event, delta).epsilon_lower
+        with contextlib.suppress(UnpricedEvent):
+            assert lower is None or cls("add-remove").guarantee(event, delta).epsilon >= lower * (1 - 1e-9)
+
+
 def test_names_are_those_of_the_contract_and_distinct() -> None:
     names = [cls.name for cls in ACCOUNTANTS]
     assert len(set(names)) == len(names)
