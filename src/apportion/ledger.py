@@ -72,7 +72,7 @@ class Ledger:
 def parse(data: bytes) -> Ledger:
     """Read a ledger, refusing anything that is not a complete and consistent chain."""
     if not data.endswith(b"\n"):
-        raise LedgerError("the last line is torn: it does not end with a newline")
+        raise LedgerError("the last line is torn: it does not end with a newline" if data else "the ledger is empty")
     records = []
     previous = START
     for index, line in enumerate(data[:-1].split(b"\n")):
@@ -80,6 +80,11 @@ def parse(data: bytes) -> Ledger:
         records.append(record)
         previous = record["hash"]
     return _interpret(records)
+
+
+def parse_whole_lines(data: bytes) -> Ledger:
+    """Like `parse`, but a torn last line is left out of account."""
+    return parse(data[: data.rfind(b"\n") + 1])
 
 
 def read(path: Path) -> Ledger:
@@ -196,8 +201,9 @@ def _is_hex(value: Any, digits: int) -> bool:
 class LedgerWriter:
     """Appends to a ledger on disk. When a method returns, the line is durable."""
 
-    def __init__(self, path: Path, *, index: int, head: str, used_slots: int, the_plan: Plan) -> None:
+    def __init__(self, path: Path, *, run: str, index: int, head: str, used_slots: int, the_plan: Plan) -> None:
         self.path = path
+        self.run = run
         self.used_slots = used_slots
         self._plan = the_plan
         self._index = index
@@ -211,12 +217,13 @@ class LedgerWriter:
         with open(path, "xb"):
             pass
         sync_directory(path.parent)
-        writer = cls(path, index=0, head=START, used_slots=0, the_plan=the_plan)
+        run = secrets.token_hex(16)
+        writer = cls(path, run=run, index=0, head=START, used_slots=0, the_plan=the_plan)
         writer._append(
             "plan",
             {
                 "format": FORMAT,
-                "run": secrets.token_hex(16),
+                "run": run,
                 "plan": the_plan.to_json(),
                 "randomness": randomness,
                 "declared": dict(declared),
@@ -229,13 +236,18 @@ class LedgerWriter:
         """Continue a ledger. A torn last line is replaced by the record of the slot it may have been: it is used up."""
         data = path.read_bytes()
         whole, torn = data[: data.rfind(b"\n") + 1], data[data.rfind(b"\n") + 1 :]
-        ledger = parse(whole)
+        ledger = parse_whole_lines(data)
         if torn:
             with open(path, "r+b") as file:
                 file.truncate(len(whole))
                 os.fsync(file.fileno())
         writer = cls(
-            path, index=whole.count(b"\n"), head=ledger.head, used_slots=ledger.used_slots, the_plan=ledger.plan
+            path,
+            run=ledger.run,
+            index=whole.count(b"\n"),
+            head=ledger.head,
+            used_slots=ledger.used_slots,
+            the_plan=ledger.plan,
         )
         if torn and not ledger.released and ledger.used_slots < len(ledger.plan.slots):
             writer.take_slot()

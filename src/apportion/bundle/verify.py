@@ -55,11 +55,12 @@ class Verification:
         }
 
 
-def verify(bundle: Path) -> Verification:
+def verify(bundle: str | Path) -> Verification:
     """Check every byte, chain link, claim and plan of the bundle.
 
     Guarantees: consistency, by recomputation. Not: who made the bundle, or that the recorded code ran.
     """
+    bundle = Path(bundle)
     checks: list[Check] = []
 
     def run(name: str, check: Callable[[], Any]) -> Any:

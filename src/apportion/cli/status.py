@@ -10,7 +10,7 @@ from apportion.bundle.files import LEDGER
 from apportion.certificate import certify
 from apportion.cli import options as o
 from apportion.cli import output
-from apportion.errors import LedgerError, RunError
+from apportion.errors import RunError
 from apportion.plan import NonPrivatePlan
 
 
@@ -32,11 +32,8 @@ def describe(run: Path) -> dict[str, Any]:
     if not path.is_file():
         raise RunError(f"{run} is not a run directory: it holds no {LEDGER}")
     content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if not whole:
-        raise LedgerError(f"{path} holds no complete line; nothing was spent, remove the directory and start again")
-    recorded = ledger.parse(whole)
-    torn = len(whole) < len(content)
+    recorded = ledger.parse_whole_lines(content)
+    torn = not content.endswith(b"\n")
     slots = len(recorded.plan.slots)
     data = {
         "run": str(run),

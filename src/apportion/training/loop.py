@@ -13,6 +13,7 @@ It ends by itself when the plan's epochs are done; leaving the `with` block rele
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -125,43 +126,41 @@ class Run:
             raise RunError(f"{self.directory} holds no run to resume (no {LEDGER})")
 
     def __enter__(self) -> Self:
-        if self._resume:
-            self._lock = durable.lock(self.directory / LOCK)
-            self._reopen()
-        else:
+        if not self._resume:
             self.directory.mkdir(parents=True)
-            self._lock = durable.lock(self.directory / LOCK)
-            self._create()
-        self._stream = RandomStream(self._seed, start=self._ledger.used_slots)
+        with ExitStack() as held:  # let go of lock and ledger if the run cannot begin
+            held.enter_context(durable.lock(self.directory / LOCK))
+            self._ledger = held.enter_context(self._reopen() if self._resume else self._create())
+            self._stream = RandomStream(self._seed, start=self._ledger.used_slots)
+            self._held = held.pop_all()
         return self
 
-    def _create(self) -> None:
+    def _create(self) -> LedgerWriter:
         plan_text = canonical.pretty(self.plan.to_json()).encode()
         for name, content in {**self._keep, PLAN: plan_text}.items():
             durable.replace_file(self.directory / name, content)
-        self._ledger = LedgerWriter.create(
+        return LedgerWriter.create(
             self.directory / LEDGER,
             the_plan=self.plan,
             randomness="secure" if self._seed is None else "seeded-for-research-only",
             declared=self._declared,
         )
-        self._run_id = ledger.read(self.directory / LEDGER).run
 
-    def _reopen(self) -> None:
-        self._ledger = LedgerWriter.reopen(self.directory / LEDGER)
-        recorded = ledger.read(self.directory / LEDGER)
+    def _reopen(self) -> LedgerWriter:
+        """Check everything before the ledger is touched."""
+        recorded = ledger.parse_whole_lines((self.directory / LEDGER).read_bytes())
         if recorded.plan.to_json() != self.plan.to_json():
             raise RunError(f"{self.directory} was begun with another plan; resume it with its own ({PLAN})")
         if recorded.released:
             raise RunError(f"{self.directory} is finished: its weights are released")
         if recorded.randomness == "secure" and self._seed is not None:
             raise RunError("a run begun with secure randomness cannot be resumed with a seed")
-        self._run_id = recorded.run
         saved = checkpoint.load(self.directory / CHECKPOINT, recorded.run)
         if saved is not None:
             self.model.load_state_dict(saved.model)
             self.optimizer.load_state_dict(saved.optimizer)
             self.completed = saved.completed
+        return LedgerWriter.reopen(self.directory / LEDGER)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -170,8 +169,7 @@ class Run:
             if kind is None:
                 self._release()
         finally:
-            self._ledger.close()
-            self._lock.close()
+            self._held.close()
 
     def __iter__(self) -> Iterator[Epoch]:
         """Epochs until the plan's number is completed, or its slots are used up by interruptions."""
@@ -236,7 +234,7 @@ class Run:
         checkpoint.save(
             self.directory / CHECKPOINT,
             checkpoint.Checkpoint(
-                run=self._run_id,
+                run=self._ledger.run,
                 completed=self.completed,
                 model=self.model.state_dict(),
                 optimizer=self.optimizer.state_dict(),

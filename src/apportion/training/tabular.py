@@ -3,6 +3,7 @@
 import io
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def network(job: Job) -> torch.nn.Sequential:
     activation = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}[job.settings.activation]
     widths = [len(job.train.features), *job.settings.hidden]
     layers: list[torch.nn.Module] = []
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in pairwise(widths):
         layers += [torch.nn.Linear(before, after), activation()]
     return torch.nn.Sequential(*layers, torch.nn.Linear(widths[-1], len(job.train.classes)))
 

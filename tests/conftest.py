@@ -1,0 +1,85 @@
+"""What many tests share: a tiny learning problem, and a finished run on it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import apportion as ap
+
+torch = pytest.importorskip("torch")
+
+RECORDS = 60
+
+
+def tiny_data(records: int = RECORDS) -> tuple[Any, Any]:
+    generator = torch.Generator().manual_seed(7)
+    x = torch.randn(records, 4, generator=generator)
+    return x, (x[:, 0] > 0).long()
+
+
+def tiny_model() -> Any:
+    return torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
+
+
+def tiny_plan(**changes: Any) -> ap.TrainingPlan:
+    values: dict[str, Any] = {
+        "budget": ap.Budget(epsilon=3.0, delta=1e-5),
+        "examples": RECORDS,
+        "batching": ap.Shuffle(batches=3),
+        "schedule": ap.Uniform(sigma0=8.0),
+        "epochs": 2,
+        "clip": 1.0,
+    }
+    return ap.TrainingPlan(**(values | changes))
+
+
+def sgd(parameters: Any) -> Any:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def train(out: Path, plan: Any = None, model: Any = None, data: Any = None, **options: Any) -> Any:
+    from apportion.training import fit
+
+    return fit(
+        model or tiny_model(),
+        tiny_data() if data is None else data,
+        plan or tiny_plan(),
+        loss=torch.nn.functional.cross_entropy,
+        optimizer=sgd,
+        out=out,
+        progress=False,
+        **options,
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Any:
+    """A finished run of the tiny plan."""
+    return train(tmp_path / "run")
+
+
+@pytest.fixture
+def bundle(run: Any, tmp_path: Path) -> Path:
+    run.publish(tmp_path / "bundle")
+    return tmp_path / "bundle"
+
+
+@pytest.fixture
+def apportion(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """The command line in this process: arguments in; exit code, standard output and standard error out."""
+    from apportion.cli.main import main
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["apportion", *map(str, arguments)])
+        capsys.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
