@@ -37,7 +37,7 @@ _SMALLEST, _LARGEST = 0.02, 1e7
 
 
 class Renyi(Accountant[Curve]):
-    """Prices are curves α ↦ D_α. The only accountant here that prices everything in the grammar.
+    """Prices are curves α ↦ D_α. Prices the whole grammar, far more tightly than basic composition.
 
     Guarantees: adaptive composition adds D_α (Mironov 2017, Prop. 1). Secret sampling is credited to Poisson steps and
     partition epochs under add-remove and zero-out only, and never to shuffled epochs.

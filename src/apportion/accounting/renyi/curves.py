@@ -73,7 +73,7 @@ class Allocation(Curve):
 
 @dataclass(frozen=True, slots=True)
 class BoundedRange(Curve):
-    """Log-probabilities whose change between neighbours has range η: D ≤ min(αη²/8, η) (Cesar–Rogers 2021, Lemma 3.2;
+    """Log-probabilities whose change between neighbours has range η: D ≤ min(αη²/8, η) (Cesar–Rogers 2021;
     the second because the probabilities sum to 1 on both sides, so that no single one moves by more than η)."""
 
     range: float
