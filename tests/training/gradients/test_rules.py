@@ -82,7 +82,9 @@ def test_group_norm(batch, space, groups):
     inputs, targets = data(batch, 4, *space)
     if groups == 4 and not space:
         space, inputs = (2,), inputs[..., None].expand(-1, -1, 2) * torch.tensor([1.0, 2.0], dtype=torch.float64)
-    assert_matches_loop(nn.Sequential(Scale(4, len(space)), nn.GroupNorm(groups, 4), nn.Tanh()), squared, inputs, targets)
+    assert_matches_loop(
+        nn.Sequential(Scale(4, len(space)), nn.GroupNorm(groups, 4), nn.Tanh()), squared, inputs, targets
+    )
 
 
 @pytest.mark.parametrize("layer", [nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d])

@@ -93,7 +93,9 @@ def test_a_bad_example_changes_nothing_for_the_others(bad):
 
 
 @pytest.mark.parametrize("copies", [600, 2000])
-@pytest.mark.parametrize("kind", ["linear", "deep", "wide", "sparse", "sequence, built", "sequence, Gram", "convolution"])
+@pytest.mark.parametrize(
+    "kind", ["linear", "deep", "wide", "sparse", "sequence, built", "sequence, Gram", "convolution"]
+)
 def test_many_aligned_duplicates_do_not_round_over_the_bound(kind, copies):
     """All examples the same and clipped: the sum is as long as it can be, and so is its rounding."""
     torch.manual_seed(3)

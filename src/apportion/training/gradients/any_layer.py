@@ -15,6 +15,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from apportion.training.gradients.per_example import slow_is_known
 from apportion.training.gradients.pieces import Part, Piece, in_chunks, row_squares, weighted_rows, zeroed
 from apportion.training.gradients.recording import Forward, Recorder, Site
 from apportion.training.gradients.registry import RuleDoesNotApply, wide
@@ -150,7 +151,8 @@ class Recomputed:
         axes = [axis for axis in layout.inputs if axis is not None]
         of_one = partial(self._pulled_back, inputs, axes)
         try:
-            built = vmap(of_one, in_dims=(axes, list(layout.outputs)), randomness="error")(tensors, gradients)
+            with slow_is_known():
+                built = vmap(of_one, in_dims=(axes, list(layout.outputs)), randomness="error")(tensors, gradients)
         except (RuntimeError, ValueError, NotImplementedError):
             # Some operations cannot be vectorised: one example after the other, then.
             each = [of_one(_at(i, tensors, axes), _at(i, gradients, layout.outputs)) for i in range(len(rows))]

@@ -5,6 +5,9 @@ from torch import Tensor
 
 from apportion.training.gradients.pieces import Part, row_squares, zeroed
 
+# Smaller tables are summed in float64.
+SMALL_TABLE = 2**18
+
 
 class RowLookup:
     """Example i used the table's rows `ids[i]` (examples, T) and got `gradient[i]` (examples, T, width) there.
@@ -49,6 +52,8 @@ class RowLookup:
         if dropped is not None:
             rows = zeroed(rows, torch.isin(owner, dropped).nonzero().flatten())
         scaled = rows * factors.to(rows.dtype)[owner, None]
+        if self.table.shape.numel() <= SMALL_TABLE:
+            scaled = scaled.double()
         return {self.table: scaled.new_zeros(self.table.shape).index_add_(0, row, scaled)}
 
     def instantiate(self, rows: Tensor) -> dict[Part, Tensor]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from apportion.training.gradients.pieces import Part, row_squares, weighted_rows, zeroed
+from apportion.training.gradients.pieces import SMALL, Part, row_squares, weighted_rows, zeroed
 
 # A built gradient may be this many times as large as the two tensors it is built from; beyond, the Gram matrices are
 # both smaller and cheaper.
@@ -14,6 +14,10 @@ BUILD_UP_TO = 2.0
 # A norm taken from Gram matrices is good to about `eps` times (random-phase estimate ÷ norm)², so it is not trusted
 # when the gradient is this many times shorter than if its terms had random phases.
 CANCELLATION = 10.0
+
+# Sums over examples are rounded to the layer's precision only within blocks of so many examples.
+SMALL_LAYER, SMALL_LAYER_BLOCK = 2**14, 64
+LARGE_LAYER_BLOCK = 512
 
 
 class OuterProducts:
@@ -76,26 +80,25 @@ class OuterProducts:
 
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
         sums: dict[Part, Tensor] = {}
-        factors = factors.to(self.dtype)
-        if self.built is not None:
-            assert self.weight is not None
-            sums[self.weight] = self.unpack(weighted_rows(factors, zeroed(self.built, dropped)))
-            if self.bias is not None and self.bias_rows is not None:
-                sums[self.bias] = weighted_rows(factors, zeroed(self.bias_rows, dropped))
-            return sums
-        inputs, gradient = zeroed(self.inputs, dropped), zeroed(self.gradient, dropped)
-        inwards, outwards = inputs.shape[2], gradient.shape[2]
-        scale_gradient = self.weight is None or outwards <= inwards
-        if scale_gradient:
-            gradient = gradient * factors[:, None, None]
         if self.bias is not None:
-            rows = gradient.reshape(-1, outwards)
-            ones = factors.new_ones(len(rows)) if scale_gradient else factors.repeat_interleave(gradient.shape[1])
-            sums[self.bias] = ones @ rows
+            rows = self.gradient.sum(1) if self.bias_rows is None else self.bias_rows
+            sums[self.bias] = weighted_rows(factors, zeroed(rows, dropped))
         if self.weight is not None:
-            inputs = inputs if scale_gradient else inputs * factors[:, None, None]
-            sums[self.weight] = self.unpack(gradient.reshape(-1, outwards).T @ inputs.reshape(-1, inwards))
+            if self.built is not None:
+                sums[self.weight] = self.unpack(weighted_rows(factors, zeroed(self.built, dropped)))
+            else:
+                sums[self.weight] = self.unpack(self._product(factors, dropped))
         return sums
+
+    def _product(self, factors: Tensor, dropped: Tensor | None) -> Tensor:
+        """(outwards, inwards): the clipped sum as a matrix product, the smaller of the two tensors scaled."""
+        inputs, gradient = zeroed(self.inputs, dropped), zeroed(self.gradient, dropped)
+        weights = factors.to(self.dtype)[:, None, None]
+        if gradient.shape[2] <= inputs.shape[2]:
+            gradient = gradient * weights
+        else:
+            inputs = inputs * weights
+        return summed_products(gradient, inputs)
 
     def instantiate(self, rows: Tensor) -> dict[Part, Tensor]:
         inputs, gradient = self.inputs[rows].double(), self.gradient[rows].double()
@@ -113,3 +116,27 @@ def joined(pieces: list[OuterProducts]) -> OuterProducts:
     inputs = torch.cat([piece.inputs for piece in pieces], dim=1)
     gradient = torch.cat([piece.gradient for piece in pieces], dim=1)
     return OuterProducts(first.weight, first.bias, inputs, gradient, first.unpack)
+
+
+def summed_products(left: Tensor, right: Tensor) -> Tensor:
+    """Σ over examples and positions of left ⊗ right: (examples, T, n), (examples, T, m) → (n, m).
+
+    In float64 if that is cheap; otherwise float32 within blocks of examples, float64 over blocks. The block, and so
+    the rounding, does not grow with the batch.
+    """
+    examples, n, m = len(left), left.shape[2], right.shape[2]
+    if left.numel() + right.numel() <= SMALL:
+        return left.reshape(-1, n).T.double() @ right.reshape(-1, m).double()
+    size = SMALL_LAYER_BLOCK if n * m <= SMALL_LAYER else LARGE_LAYER_BLOCK
+    if examples <= size:
+        return left.reshape(-1, n).T @ right.reshape(-1, m)
+    if n * m <= SMALL_LAYER:
+        even = examples - examples % size
+        blocks = left[:even].reshape(examples // size, -1, n), right[:even].reshape(examples // size, -1, m)
+        total = torch.bmm(blocks[0].transpose(1, 2), blocks[1]).sum(0, dtype=torch.float64)
+        return total if even == examples else total + summed_products(left[even:], right[even:])
+    total = (left[:size].reshape(-1, n).T @ right[:size].reshape(-1, m)).double()
+    for start in range(size, examples, size):
+        rows = slice(start, start + size)
+        total += left[rows].reshape(-1, n).T @ right[rows].reshape(-1, m)
+    return total

@@ -1,7 +1,8 @@
 """Per-example gradients by `torch.func`: right for every model, the oracle of all faster rules and their last fallback."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +14,14 @@ from apportion.training.losses import PerExampleLoss
 
 # At most this many numbers of per-example gradients are held at once.
 HELD = 2**24
+
+
+@contextmanager
+def slow_is_known() -> Iterator[None]:
+    """Without the warnings of vmap about operations that it has to take apart: whoever falls back here knows."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+        yield
 
 
 def trainable(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
@@ -36,6 +45,20 @@ def per_example_gradients(
     return PerExampleGradients(gradients=vectorised(parameters, inputs, targets))
 
 
+class _LossAndBackward(torch.nn.Module):
+    """The backward pass inside `forward`, so that `functional_call` keeps the given values in place throughout:
+    checkpointed segments read the parameters again during the backward pass."""
+
+    def __init__(self, model: torch.nn.Module, loss: PerExampleLoss) -> None:
+        super().__init__()
+        self.model, self.loss = model, loss
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> None:
+        value = self.loss(self.model(inputs), targets).sum()
+        if value.requires_grad:
+            torch.autograd.backward(value)
+
+
 def one_after_the_other(
     model: torch.nn.Module, loss: PerExampleLoss, inputs: Tensor, targets: Tensor
 ) -> PerExampleGradients:
@@ -44,9 +67,8 @@ def one_after_the_other(
     for i in range(len(inputs)):
         values = {name: parameter.detach().clone().requires_grad_() for name, parameter in trainable(model).items()}
         with torch.enable_grad():
-            value = loss(functional_call(model, values, (inputs[i : i + 1],)), targets[i : i + 1]).sum()
-            if value.requires_grad:
-                torch.autograd.backward(value)
+            inside = {f"model.{name}": value for name, value in values.items()}
+            functional_call(_LossAndBackward(model, loss), inside, (inputs[i : i + 1], targets[i : i + 1]))
         rows.append({name: torch.zeros_like(v) if v.grad is None else v.grad for name, v in values.items()})
     return PerExampleGradients(gradients={name: torch.stack([row[name] for row in rows]) for name in rows[0]})
 
@@ -61,9 +83,7 @@ def clipped_sum_by_examples(
     for start in range(0, max(1, len(inputs)), at_once):
         rows = slice(start, start + at_once)
         try:
-            with warnings.catch_warnings():
-                # vmap says so where it has to take an operation apart; slow is what this file is.
-                warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+            with slow_is_known():
                 gradients = per_example_gradients(model, loss, inputs[rows], targets[rows])
         except (RuntimeError, NotImplementedError):
             # Recurrent kernels, reentrant checkpoints and control flow on values, for example, have no vectorised form.

@@ -19,6 +19,11 @@ from torch import Tensor
 
 BLOCK = 512
 
+# Sums over examples are taken in the gradients' precision for so many examples, and in float64 over such blocks.
+EXAMPLES_PER_BLOCK = 32
+# Up to so many numbers, float64 costs nothing worth a distinction.
+SMALL = 2**15
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -104,8 +109,16 @@ def row_squares(rows: Tensor) -> Tensor:
 
 
 def weighted_rows(factors: Tensor, rows: Tensor) -> Tensor:
-    """(examples,), (examples, *shape) → (*shape)."""
-    return (factors.to(rows.dtype) @ rows.reshape(len(rows), -1)).reshape(rows.shape[1:])
+    """(examples,), (examples, *shape) → (*shape) in float64: blocks of examples in the rows' precision, then exactly."""
+    examples, shape = len(rows), rows.shape[1:]
+    flat = rows.reshape(examples, -1)
+    if flat.numel() <= SMALL or examples < EXAMPLES_PER_BLOCK:
+        return (factors @ flat.double()).reshape(shape)
+    even = examples - examples % EXAMPLES_PER_BLOCK
+    weights = factors.to(flat.dtype)
+    blocks = weights[:even].view(-1, 1, EXAMPLES_PER_BLOCK), flat[:even].reshape(-1, EXAMPLES_PER_BLOCK, flat.shape[1])
+    total = torch.bmm(*blocks).sum((0, 1), dtype=torch.float64)
+    return (total if even == examples else total + factors[even:] @ flat[even:].double()).reshape(shape)
 
 
 def zeroed(tensor: Tensor, rows: Tensor | None) -> Tensor:

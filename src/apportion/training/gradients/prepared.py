@@ -54,6 +54,8 @@ class Prepared:
 
     def __call__(self, inputs: Tensor, targets: Tensor, clip: float) -> ClippedSum:
         clip = _checks.positive("clip", clip)
+        if len(inputs) == 0:
+            return clip_and_sum_pieces([], self.parameters, 0, clip)
         recipe = self._recipe(inputs, targets)
         if recipe is not None:
             try:

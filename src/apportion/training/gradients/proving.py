@@ -80,9 +80,11 @@ def prove(
     model: torch.nn.Module, loss: PerExampleLoss, sites: Sequence[Site], inputs: Tensor, targets: Tensor
 ) -> Recipe | None:
     """A recipe, or None if the rules and autograd disagree about this model."""
-    count = next((n for n in EXAMPLES if n <= len(inputs) and n not in inputs.shape[1:]), 0)
-    if count == 0:
+    possible = [n for n in EXAMPLES if n <= len(inputs)]
+    if not possible:
         raise Undecided
+    # A number that no other axis has makes it plain by shape where the examples are.
+    count = next((n for n in possible if n not in inputs.shape[1:]), possible[0])
     rows = torch.linspace(0, len(inputs) - 1, count).long()
     comparison = _Comparison(model, loss, sites)
     for moved in (True, False):

@@ -6,12 +6,12 @@ Guarantees (law 6). In exact arithmetic, factor × gradient has norm at most the
   which that is not so (squares that overflow or vanish, Gram matrices that cancel, NaN) leaves the fast path: its
   gradient is built by itself in float64. One that is not finite adds nothing, and its rows are replaced by zeros before
   any product, so that it cannot spread.
-- The factor aims `HEADROOM` below the clipping norm, which pays for the rounding of products.
-- Sums over the batch are taken in the layer's precision where the layer is large. Their rounding moves each entry by
-  about a unit of rounding of the *sum*, with a sign that has nothing to do with the example in question: for n aligned
-  examples at the clipping norm C it has length about n·6e-8·C, and what it adds to the length of a difference is its
-  square and its accidental component along the example, which is smaller by the square root of the number of entries.
-  Small layers, where that root does not help, are summed in float64 (`SMALL`).
+- Sums over the batch are rounded to float32 only within blocks of at most 512 examples (32 or 64 where layers are
+  small); blocks are added in float64. A block's sum is at most 512·C long, so storing it moves it by at most
+  512·2⁻²⁵·C = 1.5e-5·C, once in each of two neighbouring batches: 3e-5·C, whatever the size of the batch. The factor
+  aims `HEADROOM` = 3e-5 below the clipping norm and so pays for it. The roundings on the way to a block's sum have signs
+  that have nothing to do with the example in question: they add to the length of a difference by their square and by
+  their accidental component along the example only, some 1e-6·C, for which the stated bound has 1e-5·C.
 
 Nothing above depends on realised, private quantities; the stated bound is a function of clip and dtype alone.
 """
@@ -29,7 +29,7 @@ from apportion.training.gradients.pieces import Piece, in_chunks
 TRUSTED_UP_TO = {torch.float32: 1e30, torch.float64: 1e290}
 # Below this clipping norm, squares of norms that matter would vanish.
 SMALLEST_CLIP = {torch.float32: 1e-12, torch.float64: 1e-140}
-HEADROOM = {torch.float32: 4e-6, torch.float64: 2e-14}
+HEADROOM = {torch.float32: 3e-5, torch.float64: 2e-14}
 ROWS_AT_ONCE = 2**24
 
 
@@ -37,7 +37,7 @@ def clip_and_sum_pieces(
     pieces: Sequence[Piece], parameters: Mapping[str, Tensor], examples: int, clip: float
 ) -> ClippedSum:
     """`parameters` are the trainable ones by canonical name; those without a piece get a zero sum."""
-    dtype = coarsest([piece.dtype for piece in pieces])
+    dtype = coarsest([*(p.dtype for p in parameters.values()), *(piece.dtype for piece in pieces)])
     alone, shared = _apart(_joined_calls(pieces))
     squares, floor = _squares(alone, shared, examples, dtype)
     norms = squares.double().sqrt()
