@@ -178,7 +178,11 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisjointParts:
-    """Each of `parts` runs on its own part of the data; a unit's part is drawn independently of the other units."""
+    """Each of `parts` runs on its own part of the data.
+
+    A unit's part is drawn by a coin that looks neither at other units nor at the unit's own data, so that adding,
+    removing, zeroing or replacing it touches one part only.
+    """
 
     parts: tuple["Event", ...]
 

@@ -12,12 +12,13 @@ from typing import Any, Literal
 from apportion import _checks, accounting, batching, schedules
 from apportion.accounting.zcdp import ZeroConcentrated
 from apportion.batching import Batching, Poisson, Shuffle
-from apportion.budget import Budget
+from apportion.budget import RELATIVE_SLACK, Budget
 from apportion.errors import BudgetExhausted, InvalidArgument, Unsolvable
 from apportion.events import Adjacency, Composed, Event, NonPrivate
 from apportion.schedules import Schedule
 
 Unknown = Literal["sigma0", "decay", "epochs"]
+Spent = Callable[[Budget, Event, Adjacency], float]
 
 MOST_EPOCHS = 1_000_000
 LEAST_SPENT = 0.999  # a solved sigma0 or decay spends at least this share of the budget
@@ -222,19 +223,25 @@ def solve(
     spare = _checks.count("spare_epochs", spare_epochs, least=0)
     neighbours = _checked_adjacency(batching, adjacency)
 
-    def cost(candidate: Schedule, slots: int) -> float:
+    def price(candidate: Schedule, slots: int, spent: Spent) -> float:
         try:
             events = tuple(batching.event(candidate(index)) for index in range(slots))
         except InvalidArgument:  # a noise multiplier that underflowed to zero: infinitely dear
             return math.inf
-        return _spent(budget, Composed(events=events), neighbours)
+        return spent(budget, Composed(events=events), neighbours)
 
     if unknown == "epochs":
-        epochs = _most_epochs(lambda slots: cost(schedule, slots), budget, spare)
+        epochs = _most_epochs(lambda slots: price(schedule, slots, _spent), budget, spare)
     else:
         assert epochs is not None
         slots = _checks.count("epochs", epochs) + spare
-        schedule = _solved_schedule(unknown, schedule, lambda candidate: cost(candidate, slots), budget)
+        schedule = _solved_schedule(
+            unknown,
+            schedule,
+            lambda candidate: price(candidate, slots, _spent),
+            lambda candidate: price(candidate, slots, _spent_without_amplification),
+            budget,
+        )
     assert epochs is not None
     return TrainingPlan(
         budget=budget,
@@ -281,6 +288,13 @@ def _spent(budget: Budget, event: Event, adjacency: Adjacency) -> float:
     return accounting.certifying_epsilon(event, budget.stated_delta, adjacency)
 
 
+def _spent_without_amplification(budget: Budget, event: Event, adjacency: Adjacency) -> float:
+    """At least what `_spent` says, and quick."""
+    if budget.rho is not None:
+        return rho_of(event, adjacency)
+    return accounting.unamplified_epsilon(event, budget.stated_delta, adjacency)
+
+
 def _most_epochs(cost: Callable[[int], float], budget: Budget, spare: int) -> int:
     if not budget.admits(cost(1 + spare)):
         raise BudgetExhausted(f"not even one epoch fits the budget ({budget}): it costs {cost(1 + spare):.6g}")
@@ -296,7 +310,11 @@ def _most_epochs(cost: Callable[[int], float], budget: Budget, spare: int) -> in
 
 
 def _solved_schedule(
-    unknown: Unknown, schedule: Schedule, cost: Callable[[Schedule], float], budget: Budget
+    unknown: Unknown,
+    schedule: Schedule,
+    cost: Callable[[Schedule], float],
+    quick_cost: Callable[[Schedule], float],
+    budget: Budget,
 ) -> Schedule:
     """Search along one axis on which cost rises: ln(1/σ₀), or the schedule's own order of decays."""
 
@@ -304,22 +322,17 @@ def _solved_schedule(
         value = schedule.decay_at(position) if unknown == "decay" else math.exp(-position)
         return schedule.with_value(unknown, value)
 
-    low, high = (-25.0, 5.0) if unknown == "decay" else _sigma0_axis(schedule)
-    cheapest, dearest = cost(at(low)), cost(at(high))
-    if not budget.admits(cheapest) or dearest < LEAST_SPENT * budget.limit:
+    axis = (-25.0, 5.0) if unknown == "decay" else _sigma0_axis(schedule)
+    tolerance = _RHO_TOLERANCE if budget.rho is not None else _EPSILON_TOLERANCE
+    start = _admitted_by_bisection(lambda position: quick_cost(at(position)), budget, *axis)
+    found, spent = _dearest_admitted(lambda position: cost(at(position)), budget, start, axis[1], tolerance)
+    if not LEAST_SPENT * budget.limit <= spent <= budget.limit * (1 + RELATIVE_SLACK):
         unit = "rho" if budget.rho is not None else "epsilon"
         raise Unsolvable(
             f"no {unknown} spends the budget ({budget}) in these epochs: attainable are {unit} from "
-            f"{cheapest:.6g} to {dearest:.6g}; change epochs, the schedule's other values or the budget"
+            f"{cost(at(axis[0])):.6g} to {cost(at(axis[1])):.6g}; change epochs, the schedule's other values or the budget"
         )
-    if budget.admits(dearest):
-        return at(high)
-    tolerance = _RHO_TOLERANCE if budget.rho is not None else _EPSILON_TOLERANCE
-    found = _dearest_admitted(lambda position: cost(at(position)), budget, low, high, (cheapest, dearest), tolerance)
-    solved = at(found)
-    if cost(solved) < LEAST_SPENT * budget.limit:
-        raise Unsolvable(f"the cost jumps across the budget ({budget}) as {unknown} changes; change another value")
-    return solved
+    return at(found)
 
 
 def _sigma0_axis(schedule: Schedule) -> tuple[float, float]:
@@ -330,31 +343,38 @@ def _sigma0_axis(schedule: Schedule) -> tuple[float, float]:
     return -math.log(1e9), min(-math.log(1e-3), largest)
 
 
-def _dearest_admitted(
-    cost: Callable[[float], float],
-    budget: Budget,
-    low: float,
-    high: float,
-    costs: tuple[float, float],
-    tolerance: float,
-) -> float:
-    """The position whose cost is as near below the limit as the tolerance asks; always an admitted one.
+def _admitted_by_bisection(cost: Callable[[float], float], budget: Budget, low: float, high: float) -> float:
+    """A position that is admitted if `low` is, near the last such one."""
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        low, high = (middle, high) if cost(middle) <= budget.limit else (low, middle)
+    return low
 
-    Secant steps on ln cost within a bracket, every third one a bisection, because cost may be flat, or infinite.
+
+def _dearest_admitted(
+    cost: Callable[[float], float], budget: Budget, low: float, end: float, tolerance: float
+) -> tuple[float, float]:
+    """The position up to `end` whose cost is as near below the limit as the tolerance asks, and that cost.
+
+    First outwards in growing strides until the limit is passed, then secant steps on ln cost within the bracket, every
+    third one a bisection, because cost may be flat, or infinite. What is returned is admitted, if `low` is.
     """
-    below, above = costs
-    for iteration in range(400):
+    below, stride = cost(low), 0.01
+    if below > budget.limit:
+        return low, below
+    while (above := cost(high := min(low + stride, end))) <= budget.limit:
+        low, below, stride = high, above, 3 * stride
+        if high == end:
+            return low, below
+    for iteration in range(200):
         if below >= (1 - tolerance) * budget.limit or high - low < 1e-15 * max(abs(low), abs(high), 1e-3):
             break
         share = 0.5
-        if iteration % 3 and below > 0 and math.isfinite(above):
+        if iteration % 3 < 2 and below > 0 and math.isfinite(above):
             # Aim a little below the limit: a landing above it gives no usable answer.
             target = math.log(budget.limit) + math.log1p(-tolerance / 2)
             share = (target - math.log(below)) / (math.log(above) - math.log(below))
         middle = low + min(max(share, 1e-3), 1 - 1e-3) * (high - low)
         spent = cost(middle)
-        if spent <= budget.limit:
-            low, below = middle, spent
-        else:
-            high, above = middle, spent
-    return low
+        low, below, high, above = (middle, spent, high, above) if spent <= budget.limit else (low, below, middle, spent)
+    return low, below

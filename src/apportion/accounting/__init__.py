@@ -1,39 +1,56 @@
 """From events to guarantees: which accountants are valid, and which one is tightest.
 
-To add an accountant: one file with one class that prices one leaf, and a line in `PROVEN` or `ESTIMATES`.
+To add an accountant: one file with one class that prices one leaf, and its name in `PROVEN` or `COMPARED`.
 """
 
 from typing import Any
 
 from apportion.accounting.accountant import Accountant, Cost, Guarantee, Interval, walk
+from apportion.accounting.composition import Basic, StrongComposition
 from apportion.accounting.gaussian import Gaussian
+from apportion.accounting.loss_distribution import LossDistribution
+from apportion.accounting.moments import Moments
+from apportion.accounting.paper_estimate import PaperEstimate
+from apportion.accounting.renyi import Renyi
 from apportion.accounting.zcdp import ZeroConcentrated
 from apportion.errors import UnpricedEvent
 from apportion.events import Adjacency, Event
 
 __all__ = [
+    "COMPARED",
     "PROVEN",
     "Accountant",
+    "Basic",
     "Cost",
     "Gaussian",
     "Guarantee",
     "Interval",
+    "LossDistribution",
+    "Moments",
+    "PaperEstimate",
+    "Renyi",
+    "StrongComposition",
     "ZeroConcentrated",
     "certifying_epsilon",
     "guarantees",
     "tightest",
+    "unamplified_epsilon",
     "walk",
 ]
 
-# Those that may certify, in the order in which they are shown.
-PROVEN: tuple[type[Accountant[Any]], ...] = (ZeroConcentrated, Gaussian)
+# Those that may certify; of equal ones the first is named.
+PROVEN: tuple[type[Accountant[Any]], ...] = (Gaussian, LossDistribution, Renyi, ZeroConcentrated, Basic)
+# Those that people know: shown next to the others, looser or only estimates, never certified with.
+COMPARED: tuple[type[Accountant[Any]], ...] = (Moments, StrongComposition, PaperEstimate)
 
 
-def guarantees(event: Event, delta: float, adjacency: Adjacency) -> tuple[Guarantee, ...]:
-    """What each proven accountant that prices every part of `event` says, tightest first."""
+def guarantees(
+    event: Event, delta: float, adjacency: Adjacency, accountants: tuple[type[Accountant[Any]], ...] = PROVEN
+) -> tuple[Guarantee, ...]:
+    """What each accountant that prices every part of `event` says, smallest ε first."""
     found = []
     refusals = []
-    for accountant in PROVEN:
+    for accountant in accountants:
         try:
             found.append(accountant(adjacency).guarantee(event, delta))
         except UnpricedEvent as refusal:
@@ -44,9 +61,18 @@ def guarantees(event: Event, delta: float, adjacency: Adjacency) -> tuple[Guaran
 
 
 def tightest(event: Event, delta: float, adjacency: Adjacency) -> Guarantee:
+    """The smallest proven ε, and the accountant that proves it."""
     return guarantees(event, delta, adjacency)[0]
 
 
 def certifying_epsilon(event: Event, delta: float, adjacency: Adjacency) -> float:
-    """The ε that will be certified for `event`, for solvers that ask many times."""
-    return tightest(event, delta, adjacency).epsilon
+    """An ε that `tightest` will not exceed, without lower bounds, for solvers that ask many times."""
+    try:
+        return LossDistribution(adjacency, lower_bound=False).guarantee(event, delta).epsilon
+    except UnpricedEvent:
+        return tightest(event, delta, adjacency).epsilon
+
+
+def unamplified_epsilon(event: Event, delta: float, adjacency: Adjacency) -> float:
+    """An ε that `certifying_epsilon` will not exceed, in microseconds: where a search may start."""
+    return Gaussian(adjacency).guarantee(event, delta).epsilon

@@ -1,15 +1,17 @@
 """`apportion account`: what a setting costs, by every accountant."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from apportion import _checks, accounting
+from apportion import _checks
+from apportion.accounting.comparison import Entry, compare
 from apportion.cli import options as o
 from apportion.cli import output
-from apportion.errors import InvalidArgument
+from apportion.errors import InvalidArgument, UnpricedEvent
 from apportion.events import Composed
-from apportion.plan import rho_of
+from apportion.plan import MOST_EPOCHS, rho_of
 
 
 def account(
@@ -27,6 +29,13 @@ def account(
     period: o.PeriodOption = None,
     sigma_end: o.SigmaEndOption = None,
     adjacency: o.AdjacencyOption = None,
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Also show what is not valid here, with the reason, for comparison as in the paper's figures."
+        ),
+    ] = False,
+    plot: o.PlotOption = None,
     as_json: o.JsonOption = False,
 ) -> None:
     """Price a training run that used this noise, by every accountant that is valid for its batching.
@@ -41,26 +50,42 @@ def account(
     if noise.unknowns():
         raise InvalidArgument(f"--{noise.unknowns()[0]} is missing (or --sigma for uniform noise)")
     chosen = o.batching_of(batching, batches, rate)
-    _checks.count("--epochs", epochs)
-    event = Composed(events=tuple(chosen.event(noise(index)) for index in range(epochs)))
+    _checks.probability("--delta", delta)
+    if _checks.count("--epochs", epochs) > MOST_EPOCHS:
+        raise InvalidArgument(f"--epochs must be at most {MOST_EPOCHS:,}, got {epochs:,}")
+    sigmas = [noise(index) for index in range(epochs)]
     neighbours = adjacency or chosen.adjacency
-    found = accounting.guarantees(event, _checks.probability("--delta", delta), neighbours)
-    tightest = found[0]
+    if plot is not None:
+        from apportion.report.figures import plot_accountants
+
+        plot_accountants(chosen, sigmas, delta, neighbours, plot)
+    entries = compare(chosen, sigmas, delta, neighbours, everything=everything)
+    proven = [entry for entry in entries if entry.valid and entry.status == "proven"]
+    if not proven:
+        refusals = compare(chosen, sigmas, delta, neighbours, everything=True)
+        raise UnpricedEvent(f"no accountant is valid for {chosen.kind} under {neighbours}: {refusals[-1].reason}")
     if as_json:
         output.print_json(
             {
                 "batching": chosen.kind,
                 "epochs": epochs,
                 "delta": delta,
-                "rho": rho_of(event, neighbours),
-                "guarantees": [guarantee.to_json() for guarantee in found],
-                "tightest": {"accountant": tightest.accountant, "epsilon": tightest.epsilon},
+                "rho": rho_of(Composed(events=tuple(chosen.event(sigma) for sigma in sigmas)), neighbours),
+                "guarantees": [entry.to_json() for entry in entries],
+                "tightest": {"accountant": proven[0].accountant, "epsilon": proven[0].epsilon},
             }
         )
-        return
+    else:
+        _show(entries)
+
+
+def _show(entries: Sequence[Entry]) -> None:
     from rich.table import Table
 
-    table = Table("accountant", "ε", "adjacency", "status", box=None)
-    for guarantee in found:
-        table.add_row(guarantee.accountant, f"{guarantee.epsilon:.5g}", guarantee.adjacency, guarantee.status)
+    table = Table("accountant", "ε", "at least", "adjacency", "status", box=None)
+    for entry in entries:
+        epsilon = "–" if entry.epsilon is None else f"{entry.epsilon:.5g}"
+        lower = "" if entry.epsilon_lower is None else f"{entry.epsilon_lower:.5g}"
+        status = entry.status if entry.valid else f"NOT VALID: {entry.reason.removeprefix('not valid: ')}"
+        table.add_row(entry.accountant, epsilon, lower, entry.adjacency, status, style=None if entry.valid else "dim")
     output.out.print(table)

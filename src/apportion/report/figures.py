@@ -1,12 +1,17 @@
 """Figures as files: .svg, .png or .pdf by the ending."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from apportion.accounting.comparison import compare
+from apportion.batching import Batching
 from apportion.errors import InvalidArgument, RunError
+from apportion.events import Adjacency
 from apportion.plan import TrainingPlan, rho_of
 
 ENDINGS = (".svg", ".png", ".pdf")
+_POINTS = 24  # along the epochs; each is a full accounting of its prefix
 
 
 def plot_noise(plan: TrainingPlan, path: Path) -> None:
@@ -21,6 +26,29 @@ def plot_noise(plan: TrainingPlan, path: Path) -> None:
         curve.append(total)
     spent.plot(epochs, curve)
     spent.set(xlabel="epoch", ylabel="ρ spent", ylim=(0, None), title=f"ε = {plan.guarantee.epsilon:.4g} at the end")
+    save(figure, path)
+
+
+def plot_accountants(
+    batching: Batching, sigmas: Sequence[float], delta: float, adjacency: Adjacency, path: Path
+) -> None:
+    """ε against epochs for every accountant: valid ones solid, invalid ones dashed and labelled so."""
+    figure, axis = new_figure(path)
+    epochs = sorted({max(1, round(len(sigmas) * (i + 1) / _POINTS)) for i in range(_POINTS)})
+    curves: dict[tuple[str, bool, str], list[tuple[int, float]]] = {}
+    for count in epochs:
+        for entry in compare(batching, sigmas[:count], delta, adjacency, everything=True):
+            if entry.epsilon is not None:
+                curves.setdefault((entry.accountant, entry.valid, entry.status), []).append((count, entry.epsilon))
+    for (name, valid, status), points in curves.items():
+        label = name + ("" if status == "proven" else " (estimate)") + ("" if valid else " (not valid here)")
+        axis.plot(
+            *zip(*points, strict=True), "-" if valid else "--", marker="." if len(points) == 1 else "", label=label
+        )
+    axis.set(
+        xlabel="epochs", ylabel=f"ε at δ = {delta:g}", yscale="log", title=f"{batching.kind} batching, {adjacency}"
+    )
+    axis.legend(fontsize="small")
     save(figure, path)
 
 
