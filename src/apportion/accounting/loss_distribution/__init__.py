@@ -5,7 +5,6 @@ What happens here, in order of the files: `prices` (a mechanism as data) → `la
 """
 
 import math
-from collections.abc import Callable
 
 from apportion import _checks
 from apportion.accounting import conversions
@@ -21,7 +20,6 @@ from apportion.accounting.loss_distribution.prices import (
     unamplified,
     ways,
 )
-from apportion.accounting.loss_distribution.profile import Profile
 from apportion.accounting.loss_distribution.routes import composed
 from apportion.accounting.unamplified import releases
 from apportion.accounting.zcdp import exponential_mechanism_range
@@ -32,6 +30,8 @@ __all__ = ["LossDistribution"]
 # Steps in units of a factor's standard deviation: at 0.05 the interval is about 0.1 % wide.
 _FINENESS = 0.05
 _REFINEMENTS = 3
+# What truncation may leave out when δ is not known beforehand.
+_SMALLEST_TAIL_DECADES = -18
 
 
 class LossDistribution(Accountant[Price]):
@@ -84,13 +84,22 @@ class LossDistribution(Accountant[Price]):
         upper = _without_amplification(way.charged, delta)
         if _is_gaussian(way.charged) and way.met == way.charged:
             return upper * (1 - 1e-12), upper
-        lower = 0.0
+        lower, step = 0.0, math.inf
         for refinement in range(_REFINEMENTS):
             fineness = self._fineness / 2**refinement
-            upper = min(upper, _upper_epsilon(way.charged, delta, fineness))
+            from_above = composed(way.charged, fineness, _tail_decades(delta), True)
+            assert from_above is not None
+            if from_above.remove.step >= step:  # as fine as can be afforded
+                break
+            step = from_above.remove.step
+            upper = min(upper, max(_epsilon(from_above.remove, delta, True), _epsilon(from_above.add, delta, True)))
             if not self.lower_bound:
                 break
-            lower = max(lower, _lower_epsilon(way.met, delta, fineness))
+            from_below = composed(way.met, fineness, _tail_decades(delta), False) if way.met else None
+            if (
+                from_below is not None
+            ):  # either direction is a lower bound on the worse one; removal nearly always is it
+                lower = max(lower, _epsilon(from_below.remove, delta, False))
             if upper - lower <= self.tolerance * upper:
                 break
         return min(lower, upper), upper
@@ -100,18 +109,15 @@ class LossDistribution(Accountant[Price]):
         plain = conversions.delta_of_mu(mu, epsilon - pure) if epsilon >= pure else 1.0
         if _is_gaussian(bill):
             return plain
-        both = composed(bill, self._fineness, _MOST_TAIL_DECADES, True)
+        both = composed(bill, self._fineness, _SMALLEST_TAIL_DECADES, True)
         assert both is not None
-        found = [_at_best_order(c, c.order_at(epsilon), True) for c in (both.remove, both.add)]
+        found = [c.profile(c.order_at(epsilon), True) for c in (both.remove, both.add)]
         return max(min(plain, 1.0 if p is None else p.delta(epsilon)) for p in found)
 
     @property
     def _fineness(self) -> float:
         """The step is proportional to the root of the tolerance, as errors are of second order."""
         return _FINENESS * math.sqrt(min(self.tolerance / 0.01, 1.0))
-
-
-_MOST_TAIL_DECADES = -18
 
 
 def _is_gaussian(bill: Bill) -> bool:
@@ -123,27 +129,11 @@ def _without_amplification(bill: Bill, delta: float) -> float:
     return conversions.epsilon_of_mu(mu, delta) + pure
 
 
-def _upper_epsilon(bill: Bill, delta: float, fineness: float) -> float:
-    both = composed(bill, fineness, _tail_decades(delta), True)
-    assert both is not None
-    return max(_read(c, delta, True, lambda p: p.epsilon(delta)) for c in (both.remove, both.add))
-
-
-def _lower_epsilon(bill: Bill, delta: float, fineness: float) -> float:
-    """Either direction is a lower bound on the worse one; removal is nearly always it."""
-    both = composed(bill, fineness, _tail_decades(delta), False) if bill else None
-    return _read(both.remove, delta, False, lambda p: p.epsilon(delta)) if both else 0.0
-
-
-def _read(composition: Composition, delta: float, upper: bool, answer: Callable[[Profile], float]) -> float:
-    profile = _at_best_order(composition, composition.order_for(delta), upper)
+def _epsilon(composition: Composition, delta: float, upper: bool) -> float:
+    profile = composition.profile(composition.order_for(delta), upper)
     if profile is None:
         return math.inf if upper else 0.0
-    return answer(profile)
-
-
-def _at_best_order(composition: Composition, order: float, upper: bool) -> Profile | None:
-    return composition.profile(order, upper)
+    return profile.epsilon(delta)
 
 
 def _tail_decades(delta: float) -> int:

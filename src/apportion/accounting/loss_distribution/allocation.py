@@ -1,133 +1,150 @@
-"""Random allocation: the law of Y = mean of k independent V, by one FFT on a linear grid of values.
+"""Random allocation: the law of Y = mean of k independent V = exp(μt − μ²/2).
 
-V = exp(μt − μ²/2), t ~ N(0, 1). A unit falls into one of k bins with equal chance; against its absence the k noisy sums
-have density ratio Y = (V₁ + … + V_k)/k. This pair and its mirror image dominate under add-remove, adaptively (Chua et
-al. 2412.16802; Feldman and Shenfeld 2502.08202). V is spread or contracted onto v = 1 + d·j keeping its mean; Y is
-linear in each V, so the order carries over to Y, and from there to all that Y is composed with.
+A unit falls into one of k bins with equal chance; against its absence the k noisy sums have density ratio
+Y = (V₁ + … + V_k)/k. This pair and its mirror image dominate under add-remove, adaptively (Chua et al. 2412.16802;
+Feldman and Shenfeld 2502.08202). Each V is spread or contracted, keeping its mean; Y is linear in each, so the order
+carries over to Y, and from there to all that Y is composed with.
+
+Small σ gives V a heavy tail, too long for a lattice. So V is cut: values below the cut are summed by FFT on a lattice,
+and the few above it (n of them with chance C(k, n)·pⁿ(1 − p)^(k−n), p small) are added one by one on growing cells.
 """
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
-from scipy import fft
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtri
 
-from apportion.accounting.loss_distribution.fourier import EPS, power, rounding
 from apportion.accounting.loss_distribution.laws import Tabulated, deviation
-from apportion.accounting.loss_distribution.slopes import (
-    LINEAR,
-    Array,
-    Sides,
-    below_tangents,
-    masses,
-    masses_of_hull,
-)
+from apportion.accounting.loss_distribution.slopes import Array
+from apportion.accounting.loss_distribution.sums import Chernoff, LatticeSums, gathered, pairwise
+from apportion.accounting.loss_distribution.values import ValueGrid, quantile, value_at
 
-# A longer grid of values takes seconds; the caller has another route then.
+# A longer lattice takes seconds; the caller has another route then.
 MAX_LENGTH = 1 << 20
-# Cells may grow to this part of their value: far out, one V is known to this relative width.
-_RELATIVE_CELL = 1 / 64
+# Expected number of values above the cut, when there is one.
+_EXPECTED_LARGE = 0.05
+# Points on which the lattice sum is kept when large values are added to it.
+_COARSE_POINTS = 192
+# Chance that all values together are too small for the lattice, if that many nodes are enough for it.
+_ALL_SMALL = 1e-5
+_MAX_LATTICE = 1 << 17
 
 
 def allocation_law(mu: float, bins: int, fineness: float, tail: float, upper: bool) -> Tabulated | None:
-    """The law of Y from above or from below, or None if the grid of values would be too long.
+    """The law of Y from above or from below, or None if the lattice would be too long.
 
-    Guarantees: with `missing` (about `tail`) added to δ and `noise` allowed for, δ of the table bounds δ of the
-    allocation from above, or from below.
+    Guarantees: with `missing` (about `tail`) added to δ, δ of the table bounds δ of the allocation from above; and from
+    below δ of the other table does.
     """
-    d = 1 / math.ceil(1 / (fineness * deviation(mu)))  # zero is a node, so that no V is moved below it
-    top = math.exp(min(mu * (mu - float(ndtri(tail / 4))) - mu * mu / 2, 700.0))
-    bottom = math.exp(mu * float(ndtri(tail / (4 * bins))) - mu * mu / 2)
-    if (top - 1) / d > MAX_LENGTH:
+    grid = _grid(mu, bins, fineness, tail)
+    if grid is None:
         return None
-    below, above = _distances(d, bottom, top)
-    weights, missing = (_spread if upper else _contract)(mu, bins, d, below, above)
-    nodes = np.concatenate([-below[:0:-1], above])
-    low, high = _window(nodes * d, weights, bins, math.log(4 / tail))
-    first = max(math.floor(low / d), bins * int(nodes[0]))
-    last = min(math.ceil(high / d), bins * int(nodes[-1]))
-    length = fft.next_fast_len(max(last - first, int(nodes[-1] - nodes[0])) + 1, real=True)
-    if length > MAX_LENGTH:
+    infinite = lost = 0.0
+    if upper:
+        weights, infinite, lost = grid.spread()
+    else:
+        weights = grid.contract()
+    bulk, large = weights[: len(grid.lattice)], weights[len(grid.lattice) :]
+    most = _most_large(bins, float(large.sum()), tail / 8)
+    x = grid.d * grid.lattice
+    window = Chernoff.of(x, bulk, bins, math.log(8 / tail))
+    if most:
+        fewer = Chernoff.of(x, bulk, max(bins - most, 1), math.log(8 / tail))
+        window = Chernoff(min(window.low, fewer.low), max(window.high, fewer.high), window.down, window.up)
+    sums = LatticeSums(grid.lattice, bulk, grid.d, window, bins)
+    if sums.length > MAX_LENGTH:
         return None
-    return _mean_of_bins(nodes, weights, bins, d, first, length, missing + tail / 2, 0.0 if upper else tail / 2)
+    x, masses = _mixed(sums, grid.tail, large, bins, most, upper)
+    masses = np.where(x >= 0, masses * (1 + x / bins), masses)
+    return Tabulated(np.maximum(x / bins, -1.0), masses, infinite + bins * lost + tail / 2)
 
 
-def _distances(d: float, bottom: float, top: float) -> tuple[Array, Array]:
-    """Nodes below and above v = 1, in units of d: cells of one d at first, then a fixed part of their value."""
-    below = np.arange(math.ceil((1 - bottom) / d) + 1)
-    end, dense = math.ceil((top - 1) / d), math.ceil(1 / _RELATIVE_CELL)
-    above = list(range(min(end, dense) + 1))
-    while above[-1] < end:
-        above.append(above[-1] + max(1, int(_RELATIVE_CELL * (1 / d + above[-1]))))
-    return below, np.array(above)
+def _grid(mu: float, bins: int, fineness: float, tail: float) -> ValueGrid | None:
+    top = value_at(mu, mu + quantile(tail / 8))
+    bottom = value_at(mu, -quantile(tail / (8 * bins)))
+    cut = top
+    if top > 6 * math.sqrt(bins) * deviation(mu):
+        cut = min(max(value_at(mu, quantile(min(_EXPECTED_LARGE / bins, 0.4))), deviation(mu)), top)
+    # Spreading V adds at most d to its variance, which may be large: the lattice need not resolve more than that.
+    variance = _variance_below(mu, cut)
+    d = max(fineness * deviation(mu), fineness**2 * variance)
+    # With few bins all values may be small together; only those below the lowest node seem to be zero.
+    smallest = 1 + value_at(mu, float(ndtri(_ALL_SMALL ** (1 / bins))))
+    d = min(d, max(smallest, (1 + cut) / _MAX_LATTICE), 0.25)
+    d = 1 / math.ceil(1 / d)  # zero is a node, so that no V is moved below it
+    if (cut - bottom) / d > MAX_LENGTH:
+        return None
+    return ValueGrid.of(mu, d, bottom, cut, top, min(1 / 64, fineness * mu))
 
 
-def _calls(mu: float, touch: Array, at: Array) -> Array:
-    """The line touching E(V − v)₊ at `touch`; arguments are v − 1."""
-    t = np.log1p(touch) / mu + mu / 2
-    return np.asarray(ndtr(mu - t) - (1 + at) * ndtr(-t))
+def _variance_below(mu: float, cut: float) -> float:
+    """E[V²; V ≤ 1 + cut], about; used for the choice of a step only."""
+    t = math.log1p(cut) / mu + mu / 2
+    return math.exp(min(mu * mu, 300.0)) * 0.5 * math.erfc((2 * mu - t) / math.sqrt(2)) if mu > 0.5 else 0.0
 
 
-def _puts(mu: float, touch: Array, at: Array) -> Array:
-    """The line touching E(v − V)₊ at `touch`; arguments are 1 − v."""
-    with np.errstate(divide="ignore"):
-        t = np.log1p(-np.minimum(touch, 1.0)) / mu + mu / 2
-    return np.asarray((1 - at) * ndtr(t) - ndtr(t - mu))
+def _most_large(bins: int, chance: float, tail: float) -> int:
+    """How many values above the cut to allow for: more have mass at most `tail` under P.
 
-
-def _spread(mu: float, bins: int, d: float, below: Array, above: Array) -> tuple[Array, float]:
-    """Weights under Q, and the mass under P or Q that the sum of all bins misses by them."""
-    right, left = d * above, d * below
-    sides = Sides(right, _calls(mu, right, right), left, _puts(mu, left, left))
-    weights = np.maximum(masses(sides, LINEAR), 0.0)
-    # V above the top goes to the top and to ∞ (P-mass H(top) of the mean); V below the bottom is left out, k times.
-    lost = float(ndtr(math.log1p(-left[-1]) / mu + mu / 2)) if left[-1] < 1 else 0.0
-    weights[0] = max(weights[0] - lost, 0.0)
-    return weights, max(float(sides.calls[-1]), 0.0) + bins * lost
-
-
-def _contract(mu: float, bins: int, d: float, below: Array, above: Array) -> tuple[Array, float]:
-    right, left = d * above, d * below
-    calls = below_tangents(right, lambda touch, at: _calls(mu, touch, at))
-    puts = below_tangents(left, lambda touch, at: _puts(mu, touch, at))
-    return masses_of_hull(Sides(right, calls, left, puts), LINEAR), 0.0
-
-
-def _window(x: Array, weights: Array, bins: int, log_tail: float) -> tuple[float, float]:
-    """Σ(V − 1) lies above `high` with chance at most e^−log_tail under P, below `low` likewise under Q (Chernoff)."""
-    spread = math.sqrt(2 * log_tail / (bins * float(weights @ (x * x))))
-    tilts = spread * np.array([0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5])
-    tilts = np.append(tilts, np.array([15.0, 25.0, 40.0]) / x[-1])
-    up, down = np.exp(np.outer(np.minimum(tilts, 600 / x[-1]), x)), np.exp(-np.outer(tilts, x - x[0]))
-    above = np.log(up @ (weights * (1 + x))) + (bins - 1) * np.log(up @ weights)
-    below = bins * (np.log(down @ weights) - tilts * x[0])
-    high = np.min((above + log_tail) / np.minimum(tilts, 600 / x[-1]))
-    low = np.max(-(below + log_tail) / tilts)
-    return float(low), float(high)
-
-
-def _mean_of_bins(
-    nodes: Array, weights: Array, bins: int, d: float, first: int, length: int, missing: float, folded: float
-) -> Tabulated:
-    """The k-fold convolution under Q and under P, each used on the side where it is the larger.
-
-    What lies outside the window folds back into it: too much mass inside, which is safe from above and is called noise
-    from below; and it is missing outside.
+    Under P one bin may be large for certain, so m or more among the others must be unlikely: at most (kp)^m/m!.
     """
-    placed = np.zeros(length)
-    placed[nodes % length] = weights
-    under_q = fft.rfft(placed)
-    placed[nodes % length] = weights * (1 + d * nodes)
-    under_p = fft.rfft(placed)
-    others = power(under_q, bins - 1) if bins > 1 else np.ones_like(under_q)
-    shift = -first % length
-    q, p = (np.roll(fft.irfft(side * others, length), shift) for side in (under_q, under_p))
-    error = rounding(length) + 4 * EPS
-    rest = (np.abs(under_q) + error) ** max(
-        bins - 2, 0
-    )  # at most this remains when one factor is replaced by its error
-    noise = bins * error * math.sqrt(2 * float(np.sum(rest * rest))) + folded
-    x = d * np.arange(first, first + length) / bins
-    keep = x > -1 - d / (2 * bins)
-    chosen = np.maximum(np.where(x >= 0, p, q), 0.0)[keep]
-    return Tabulated(np.maximum(x[keep], -1.0), chosen, missing, noise)
+    if chance == 0:
+        return 0
+    most, bound = 0, 1.0
+    while bound > tail and most < bins:
+        most += 1
+        bound *= bins * chance / most
+    return most
+
+
+def _mixed(sums: LatticeSums, tail: Array, large: Array, bins: int, most: int, upper: bool) -> tuple[Array, Array]:
+    """Σ(V − 1) over all bins: the mixture over how many of them are above the cut."""
+    x, masses = sums.of(bins, upper) if bins > 0 else (np.zeros(1), np.ones(1))
+    if not most:
+        return x, masses
+    parts = [(x, masses), *_with_large(sums, tail, large, bins, most, upper)]
+    everything = np.concatenate([x for x, _ in parts]), np.concatenate([masses for _, masses in parts])
+    nodes = _nodes(x, float(everything[0].max()), sums.d, upper)
+    return gathered(*everything, nodes, upper)
+
+
+def _with_large(
+    sums: LatticeSums, tail: Array, large: Array, bins: int, most: int, upper: bool
+) -> Iterator[tuple[Array, Array]]:
+    """For n = 1, …: sums in which exactly n values are above the cut."""
+    single = tail, large
+    coarse = gathered(*single, _growing(float(tail[0]), float(tail[-1]), 1 / 16), upper)
+    some = single
+    for n in range(1, most + 1):
+        if n == 2:
+            some = coarse
+        if n >= 2:
+            both = pairwise(*some, *coarse)
+            some = gathered(*both, _growing(float(both[0].min()), float(both[0].max()), 1 / 16), upper)
+        if n == bins:
+            x, masses = np.zeros(1), np.ones(1)
+        else:
+            x, masses = sums.of(bins - n, upper)
+            if len(x) > _COARSE_POINTS:
+                x, masses = gathered(x, masses, np.linspace(x[0], x[-1], _COARSE_POINTS), upper)
+        yield pairwise(x, masses * float(math.comb(bins, n)), *some)
+
+
+def _growing(low: float, high: float, cell: float) -> Array:
+    """Nodes from `low` to at least `high`, each cell the part `cell` of its value 1 + x."""
+    count = max(math.ceil(math.log((1 + high) / (1 + low)) / math.log1p(cell)), 1)
+    nodes = np.expm1(math.log1p(low) + math.log1p(cell) * np.arange(count + 1))
+    nodes[0], nodes[-1] = low, max(float(nodes[-1]), high)
+    return np.asarray(nodes)
+
+
+def _nodes(x: Array, high: float, d: float, upper: bool) -> Array:
+    """The lattice of x, and growing cells from its end to `high`; from below, shifted so that lattice points are inside."""
+    lattice = x if upper else np.append(x - d / 2, x[-1] + d / 2)
+    if high <= lattice[-1]:
+        return np.asarray(lattice)
+    offset = float(1 - lattice[0])
+    beyond = _growing(float(lattice[-1]) + offset, high + offset, 1 / 256) - offset
+    beyond[-1] = max(float(beyond[-1]), high)
+    return np.append(lattice, beyond[1:])

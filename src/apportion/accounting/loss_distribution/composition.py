@@ -18,6 +18,9 @@ from apportion.accounting.loss_distribution.profile import Profile, log_hockey_c
 from apportion.accounting.loss_distribution.slopes import Array
 
 MAX_LENGTH = 1 << 21
+# Longer passes are not kept for the next query.
+_MAX_KEPT = 1 << 17
+_ORDER_RATIO = 1.2
 # Mass of the tilted sum outside the window, on each side; charged, relative to a Rényi bound on δ.
 _LOG_OUTSIDE = math.log(1e7)
 # Exponents stay where e^x neither overflows nor underflows.
@@ -39,9 +42,9 @@ class Composition:
         for row, a in zip(self.rows, atoms, strict=True):
             row[a.first - self.first : a.last - self.first + 1] = a.masses
         self.infinite = float(self.times @ np.array([a.infinite for a in atoms]))  # union bound
-        self.noise = np.array([a.noise for a in atoms])
         self.largest_order = _MAX_EXPONENT / max(self.points[-1], -self.points[0])
         self.spread = self._moments(1.0)[1]
+        self._profiles: dict[float, Profile | None] = {}
 
     def cumulants(self, orders: Array) -> Array:
         """Σ times·ln E_Q[Y^λ], of the finite part."""
@@ -63,10 +66,19 @@ class Composition:
             index = int(np.argmin(bound(orders, self.cumulants(orders) + log_hockey_constant(orders))))
             best = float(orders[index])
             low, high = float(orders[max(index - 1, 0)]) - 1, float(orders[min(index + 1, count - 1)]) - 1
-        return best
+        # One of a fixed series, so that queries close to each other share a pass, whatever was asked before.
+        return 1 + _ORDER_RATIO ** round(math.log(best - 1, _ORDER_RATIO))
 
     def profile(self, order: float, upper: bool) -> Profile | None:
         """δ(ε) from the pass at `order`, as an upper or a lower bound; None if the window would be too long."""
+        if order not in self._profiles:
+            found = self._pass(order, upper)
+            if found is not None and len(found.points) > _MAX_KEPT:
+                return found
+            self._profiles[order] = found
+        return self._profiles[order]
+
+    def _pass(self, order: float, upper: bool) -> Profile | None:
         weights = self.rows * self._tilts(np.array(order))
         moments = weights.sum(axis=1)
         cumulant = float(np.log(moments) @ self.times)
@@ -79,14 +91,13 @@ class Composition:
         total = sum(self.counts)
         # Position i holds every sum that is i + first·total modulo the length; the window is to start at `low`.
         shift = (low - self.first * total) % length
-        largest_tilt = float(np.max(self._tilts(np.array(order))))
-        noise = float(self.times @ (self.noise / moments)) * largest_tilt
         return Profile(
-            points=self.step * np.arange(low, low + length),
+            first=self.step * low,
+            step=self.step,
             masses=np.maximum(np.roll(fft.irfft(characteristic, length), -shift), 0.0),
             order=order,
             log_scale=cumulant + (8 if upper else -8) * EPS * total,
-            slack=2 * math.exp(-_LOG_OUTSIDE) + error + rounding(length) * norm + noise,
+            slack=2 * math.exp(-_LOG_OUTSIDE) + error + rounding(length) * norm,
             infinite=self.infinite,
             upper=upper,
         )

@@ -32,10 +32,6 @@ class Law(Protocol):
     def missing(self) -> float:
         """Mass, under P and under Q, that `calls` and `puts` do not show."""
 
-    @property
-    def noise(self) -> float:
-        """Summed error of the masses behind `calls` and `puts`."""
-
     def calls(self, touch: Array, at: Array) -> Array:
         """The value at e^at of the line touching H at e^touch: P(Y > e^touch) − e^at·Q(Y > e^touch); touch ≥ 0."""
 
@@ -50,8 +46,7 @@ class Law(Protocol):
 class Atoms:
     """Masses at s = step·(first + i): under P for s ≥ 0, under Q for s ≤ 0.
 
-    `infinite` is mass under P where Y = ∞, `zero` is mass under Q where Y = 0. `noise` bounds the summed error of the
-    masses themselves.
+    `infinite` is mass under P where Y = ∞, `zero` is mass under Q where Y = 0.
     """
 
     step: float
@@ -59,7 +54,6 @@ class Atoms:
     masses: Array
     infinite: float = 0.0
     zero: float = 0.0
-    noise: float = 0.0
 
     @property
     def last(self) -> int:
@@ -79,7 +73,7 @@ def spread(law: Law, step: float, low: float, high: float) -> Atoms:
     sides = Sides(right, law.calls(right, right), left, law.puts(-left, -left))
     weights = np.maximum(masses(sides, LOGARITHMIC), 0.0)  # rounding may leave −1e-16; more mass is the safe side
     infinite, zero = float(sides.calls[-1]) + law.missing, float(sides.puts[-1]) + law.missing
-    return Atoms(step, 1 - len(left), weights, max(infinite, 0.0), max(zero, 0.0), law.noise)
+    return Atoms(step, 1 - len(left), weights, max(infinite, 0.0), max(zero, 0.0))
 
 
 def contract(law: Law, step: float, low: float, high: float) -> Atoms:
@@ -92,7 +86,7 @@ def contract(law: Law, step: float, low: float, high: float) -> Atoms:
     calls = below_tangents(right, law.calls)
     puts = below_tangents(left, lambda touch, at: law.puts(-touch, -at))
     weights = masses_of_hull(Sides(right, calls, left, puts), LOGARITHMIC)
-    return Atoms(step, 1 - len(left), weights, noise=law.noise)
+    return Atoms(step, 1 - len(left), weights)
 
 
 def _nodes(step: float, distance: float) -> Array:

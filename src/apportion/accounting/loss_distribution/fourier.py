@@ -46,20 +46,17 @@ def product(rows: Array, counts: Sequence[int], length: int) -> tuple[Array, flo
     factor contributes its own error times what all others leave.
     """
     order = _widest_first(rows, counts)
-    error = rounding(length) + 4 * EPS + rows.shape[1] * EPS
+    error = rounding(length) + 4 * EPS
+    direct_error = error
     active = np.arange(length // 2 + 1)
     found = np.ones(len(active), dtype=complex)
     bound, weakest = np.ones(len(active)), np.ones(len(active))
-    charged = 0.0
-    done = 0
-    while done < len(order) and (
-        done == 0 or len(active) * rows.shape[1] * (len(order) - done) > 8 * _fft_cost(length) * (len(order) - done)
-    ):
-        row, count = rows[order[done]], counts[order[done]]
-        values = fft.rfft(_folded(row, length))[active]
+    charged, done = 0.0, 0
+    while done < len(order) and (done == 0 or len(active) * rows.shape[1] > 8 * length * math.log2(length)):
+        values = fft.rfft(_folded(rows[order[done]], length))[active]
         modulus = np.minimum(np.abs(values) + error, 1.0)
-        found *= power(values, count)
-        bound *= modulus**count
+        found *= power(values, counts[order[done]])
+        bound *= modulus ** counts[order[done]]
         weakest = np.minimum(weakest, modulus)
         small = bound < _NEGLIGIBLE
         charged += 2 * float(bound[small].sum())
@@ -67,15 +64,12 @@ def product(rows: Array, counts: Sequence[int], length: int) -> tuple[Array, flo
         done += 1
     if done < len(order):
         found *= _direct(rows, counts, order[done:], active, length)
+        direct_error = max(error, rows.shape[1] * EPS)  # a sum of that many terms, one after the other at worst
     rest = bound / weakest
-    charged += sum(counts) * error * math.sqrt(2 * float(np.sum(rest * rest)))
+    charged += sum(counts) * direct_error * math.sqrt(2 * float(np.sum(rest * rest)))
     full = np.zeros(length // 2 + 1, dtype=complex)
     full[active] = found
     return full, charged
-
-
-def _fft_cost(length: int) -> float:
-    return length * math.log2(length + 1)
 
 
 def _widest_first(rows: Array, counts: Sequence[int]) -> Array:

@@ -23,7 +23,6 @@ class SampledGaussian:
     mu: float
     rate: float = 1.0
     missing: float = 0.0
-    noise: float = 0.0
 
     def calls(self, touch: Array, at: Array) -> Array:
         mu, q = self.mu, self.rate
@@ -71,7 +70,6 @@ class RandomisedResponse:
 
     epsilon: float
     missing: float = 0.0
-    noise: float = 0.0
 
     def calls(self, touch: Array, at: Array) -> Array:
         chance = 1 / (1 + math.exp(-self.epsilon))
@@ -88,8 +86,8 @@ class RandomisedResponse:
 class Tabulated:
     """A law given by masses at 1 + x for ascending x ≥ −1: under P where x ≥ 0, under Q where x < 0."""
 
-    def __init__(self, x: Array, weights: Array, missing: float, noise: float) -> None:
-        self.missing, self.noise = missing, noise
+    def __init__(self, x: Array, weights: Array, missing: float) -> None:
+        self.missing = missing
         centre = int(np.searchsorted(x, 0.0))
         self._above, self._below = x[centre:], -x[:centre][::-1]
         under_q = weights[centre:] / (1 + self._above)

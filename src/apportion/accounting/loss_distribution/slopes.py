@@ -14,6 +14,8 @@ Array = np.ndarray
 Lines = Callable[[Array, Array], Array]
 
 _HULL_ROUNDS = 200
+# A line this close below zero, relatively, is zero: it ends where the law does.
+_ROUNDING = 1e-13
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +65,11 @@ def below_tangents(nodes: Array, lines: Lines) -> Array:
     """
     touch = (nodes[:-1] + nodes[1:]) / 2
     inner, outer = lines(touch, nodes[:-1]), lines(touch, nodes[1:])
-    values = np.append(np.minimum(inner, np.append(np.inf, outer[:-1])), 0.0)
-    fallen = np.flatnonzero(outer <= 0)
+    fallen = np.flatnonzero(outer < -_ROUNDING * np.abs(inner))
+    values = np.maximum(np.append(np.minimum(inner, np.append(np.inf, outer[:-1])), 0.0), 0.0)
     if len(fallen):
         values[fallen[0] :] = 0.0
-    return values
+    return np.asarray(values)
 
 
 def masses_of_hull(sides: Sides, scale: Scale) -> Array:
