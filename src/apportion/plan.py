@@ -356,21 +356,26 @@ def _dearest_admitted(
 ) -> tuple[float, float]:
     """The position up to `end` whose cost is as near below the limit as the tolerance asks, and that cost.
 
-    First outwards in growing strides until the limit is passed, then secant steps on ln cost within the bracket, every
-    third one a bisection, because cost may be flat, or infinite. What is returned is admitted, if `low` is.
+    First outwards until the limit is passed, in strides that would suffice if ε were proportional to 1/σ, then secant
+    steps on ln cost within the bracket, every fourth one a bisection, because cost may be flat, or infinite. What is
+    returned is admitted, if `low` is.
     """
-    below, stride = cost(low), 0.01
+    below, stride = cost(low), 0.0
     if below > budget.limit:
         return low, below
-    while (above := cost(high := min(low + stride, end))) <= budget.limit:
-        low, below, stride = high, above, 3 * stride
+    while True:
+        stride = max(1.2 * stride, math.log(budget.limit / max(below, 1e-300)), 1e-3)
+        high = min(low + min(stride, 2.0), end)
+        if (above := cost(high)) > budget.limit:
+            break
+        low, below = high, above
         if high == end:
             return low, below
     for iteration in range(200):
         if below >= (1 - tolerance) * budget.limit or high - low < 1e-15 * max(abs(low), abs(high), 1e-3):
             break
         share = 0.5
-        if iteration % 3 < 2 and below > 0 and math.isfinite(above):
+        if iteration % 4 < 3 and below > 0 and math.isfinite(above):
             # Aim a little below the limit: a landing above it gives no usable answer.
             target = math.log(budget.limit) + math.log1p(-tolerance / 2)
             share = (target - math.log(below)) / (math.log(above) - math.log(below))

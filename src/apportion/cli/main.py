@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import apportion
-from apportion.cli import account, plan, publish, status, train, verify
+from apportion.cli import account, explain, plan, publish, status, train, verify
 from apportion.cli.output import complain
 from apportion.errors import ApportionError, BudgetExhausted
 
@@ -14,12 +14,20 @@ app = typer.Typer(
     name="apportion",
     help="Train PyTorch models under a privacy budget and publish them with a guarantee that a stranger can check.\n\n"
     "The usual way: `plan` what a budget buys, `train` within it, `publish` the result; whoever receives it runs "
-    "`verify`. `account` prices any setting; `status` looks into a run.",
+    "`verify`. `account` prices any setting, `explain` says what a guarantee means, `status` looks into a run.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-for verb in (plan.plan, account.account, train.train, status.status, publish.publish, verify.verify):
+for verb in (
+    plan.plan,
+    account.account,
+    train.train,
+    status.status,
+    publish.publish,
+    verify.verify,
+    explain.explain,
+):
     app.command()(verb)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from apportion.accounting.comparison import compare
+from apportion.accounting.interpretation import Profile
 from apportion.batching import Batching
 from apportion.errors import InvalidArgument, RunError
 from apportion.events import Adjacency
@@ -33,7 +34,7 @@ def plot_accountants(
     batching: Batching, sigmas: Sequence[float], delta: float, adjacency: Adjacency, path: Path
 ) -> None:
     """ε against epochs for every accountant: valid ones solid, invalid ones dashed and labelled so."""
-    figure, axis = new_figure(path)
+    figure, axis = new_figure(path, width=8.5)
     epochs = sorted({max(1, round(len(sigmas) * (i + 1) / _POINTS)) for i in range(_POINTS)})
     curves: dict[tuple[str, bool, str], list[tuple[int, float]]] = {}
     for count in epochs:
@@ -48,11 +49,23 @@ def plot_accountants(
     axis.set(
         xlabel="epochs", ylabel=f"ε at δ = {delta:g}", yscale="log", title=f"{batching.kind} batching, {adjacency}"
     )
-    axis.legend(fontsize="small")
+    axis.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
     save(figure, path)
 
 
-def new_figure(path: Path, columns: int = 1) -> tuple[Any, Any]:
+def plot_tradeoff(profile: Profile, epsilon: float, delta: float, path: Path) -> None:
+    """The attacker's best true-positive rate at each false-positive rate, on logarithmic axes."""
+    figure, axis = new_figure(path)
+    rates = [10 ** (-4 + 4 * i / 200) for i in range(201)]
+    axis.plot(rates, profile.tradeoff(rates), label=f"at most, (ε, δ) = ({epsilon:g}, {delta:g})")
+    axis.plot(rates, rates, "--", color="gray", label="guessing")
+    axis.set(xlabel="false-positive rate", ylabel="true-positive rate", xscale="log", yscale="log", xlim=(1e-4, 1))
+    axis.set(ylim=(1e-4, 1.05), title="What an attacker can tell about one person")
+    axis.legend(loc="lower right")
+    save(figure, path)
+
+
+def new_figure(path: Path, columns: int = 1, width: float = 5.5) -> tuple[Any, Any]:
     """A blank figure that `save` can write to `path`; refuses early what could not be written later."""
     if path.suffix.lower() not in ENDINGS:
         raise InvalidArgument(f"a picture's name must end in {', '.join(ENDINGS)}; got {str(path)!r}")
@@ -60,7 +73,7 @@ def new_figure(path: Path, columns: int = 1) -> tuple[Any, Any]:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise RunError("drawing needs matplotlib: pip install 'apportion[plot]'") from error
-    figure = Figure(figsize=(5.5 * columns, 4), layout="constrained")
+    figure = Figure(figsize=(width * columns, 4), layout="constrained")
     axes = figure.subplots(1, columns)
     for axis in axes if columns > 1 else (axes,):
         axis.grid(alpha=0.3)
