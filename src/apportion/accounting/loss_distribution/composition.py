@@ -13,7 +13,7 @@ import numpy as np
 from scipy import fft
 
 from apportion.accounting.loss_distribution.discretise import Atoms
-from apportion.accounting.loss_distribution.fourier import EPS, product, rounding
+from apportion.accounting.loss_distribution.fourier import EPS, dot, product, rounding
 from apportion.accounting.loss_distribution.profile import Profile, log_hockey_constant
 from apportion.accounting.loss_distribution.slopes import Array
 
@@ -48,7 +48,7 @@ class Composition:
 
     def cumulants(self, orders: Array) -> Array:
         """Σ times·ln E_Q[Y^λ], of the finite part."""
-        return np.asarray(np.log(self._tilts(orders[:, None]) @ self.rows.T) @ self.times)
+        return np.asarray(np.log(dot(self._tilts(orders[:, None]), self.rows.T)) @ self.times)
 
     def order_for(self, delta: float) -> float:
         """The order λ > 1 at which the Rényi bound on ε at `delta` is about smallest. Any order is valid."""
@@ -110,8 +110,8 @@ class Composition:
         """Mean and standard deviation of the tilted sum; the latter never quite zero."""
         weights = self.rows * self._tilts(np.array(order))
         weights /= weights.sum(axis=1)[:, None]
-        means = weights @ self.points
-        variances = np.maximum(weights @ self.points**2 - means**2, 0.0)
+        means, squares = dot(weights, np.stack([self.points, self.points**2], axis=1)).T
+        variances = np.maximum(squares - means**2, 0.0)
         return float(means @ self.times), max(math.sqrt(float(variances @ self.times)), self.step / 100)
 
     def _window(self, order: float, cumulant: float) -> tuple[int, int]:

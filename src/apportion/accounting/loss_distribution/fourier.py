@@ -36,6 +36,11 @@ def rounding(length: int) -> float:
     return 8 * EPS * max(math.log2(length), 1.0)
 
 
+def dot(left: Array, right: Array) -> Array:
+    """left @ right, without the threads that a BLAS starts even for products as small as those here."""
+    return np.asarray(np.einsum("ij,jk->ik", left, right))
+
+
 def product(rows: Array, counts: Sequence[int], length: int) -> tuple[Array, float]:
     """Π over rows of (Fourier transform of the row)^count, and a bound on the summed error of its inverse transform.
 
@@ -43,39 +48,47 @@ def product(rows: Array, counts: Sequence[int], length: int) -> tuple[Array, flo
     not negligible, and soon those few are cheaper to sum up directly than by an FFT.
 
     Guarantees: Σ|error of the inverse| ≤ √length·‖error‖₂/√length = ‖error‖₂ (Cauchy–Schwarz, Parseval), to which each
-    factor contributes its own error times what all others leave.
+    factor contributes its own error times what all others leave. Frequencies left out are charged in full.
     """
     order = _widest_first(rows, counts)
-    error = rounding(length) + 4 * EPS
-    direct_error = error
+    # An FFT, or at worst a sum of that many terms one after the other.
+    error = max(rounding(length) + 4 * EPS, rows.shape[1] * EPS if len(rows) > 1 else 0.0)
     active = np.arange(length // 2 + 1)
-    found = np.ones(len(active), dtype=complex)
-    bound, weakest = np.ones(len(active)), np.ones(len(active))
+    found, bound, weakest = np.ones(len(active), dtype=complex), np.ones(len(active)), np.ones(len(active))
     charged, done = 0.0, 0
-    while done < len(order) and (done == 0 or len(active) * rows.shape[1] > 8 * length * math.log2(length)):
-        values = fft.rfft(_folded(rows[order[done]], length))[active]
-        modulus = np.minimum(np.abs(values) + error, 1.0)
-        found *= power(values, counts[order[done]])
-        bound *= modulus ** counts[order[done]]
-        weakest = np.minimum(weakest, modulus)
+    while done < len(order):
+        direct = done > 0 and len(active) * rows.shape[1] < 8 * length * math.log2(length)
+        chunk = order[done : done + (3 * done if direct else 1)]
+        values = _transform(rows[chunk], active, length, direct)
+        for row, count in zip(values, (counts[index] for index in chunk), strict=True):
+            modulus = np.minimum(np.abs(row) + error, 1.0)
+            found *= power(row, count)
+            bound *= modulus**count
+            weakest = np.minimum(weakest, modulus)
         small = bound < _NEGLIGIBLE
         charged += 2 * float(bound[small].sum())
         active, found, bound, weakest = active[~small], found[~small], bound[~small], weakest[~small]
-        done += 1
-    if done < len(order):
-        found *= _direct(rows, counts, order[done:], active, length)
-        direct_error = max(error, rows.shape[1] * EPS)  # a sum of that many terms, one after the other at worst
+        done += len(chunk)
     rest = bound / weakest
-    charged += sum(counts) * direct_error * math.sqrt(2 * float(np.sum(rest * rest)))
+    charged += sum(counts) * error * math.sqrt(2 * float(np.sum(rest * rest)))
     full = np.zeros(length // 2 + 1, dtype=complex)
     full[active] = found
     return full, charged
 
 
 def _widest_first(rows: Array, counts: Sequence[int]) -> Array:
-    position = np.arange(rows.shape[1])
-    variance = rows @ (position * position) - (rows @ position) ** 2
-    return np.argsort(-variance * np.array(counts, dtype=float), kind="stable")
+    position = np.arange(rows.shape[1], dtype=float)
+    moments = dot(rows, np.stack([position, position * position], axis=1))
+    return np.argsort(-(moments[:, 1] - moments[:, 0] ** 2) * np.array(counts, dtype=float), kind="stable")
+
+
+def _transform(rows: Array, active: Array, length: int, direct: bool) -> Array:
+    """Fourier transforms of the rows at the active frequencies."""
+    if not direct:
+        return np.stack([fft.rfft(_folded(row, length))[active] for row in rows])
+    roots = np.exp(-2j * np.pi / length * np.arange(length))
+    table = roots[np.outer(np.arange(rows.shape[1]), active) % length]
+    return np.asarray(dot(rows, table.real) + 1j * dot(rows, table.imag))
 
 
 def _folded(row: Array, length: int) -> Array:
@@ -84,15 +97,3 @@ def _folded(row: Array, length: int) -> Array:
         return np.append(row, np.zeros(length - len(row)))
     padded = np.append(row, np.zeros(-len(row) % length))
     return np.asarray(padded.reshape(-1, length).sum(axis=0))
-
-
-def _direct(rows: Array, counts: Sequence[int], chosen: Array, active: Array, length: int) -> Array:
-    """The product over the chosen rows at the active frequencies, by summation."""
-    roots = np.exp(-2j * np.pi / length * np.arange(length))
-    table = roots[np.outer(np.arange(rows.shape[1]), active) % length]
-    values = rows[chosen] @ table.real + 1j * (rows[chosen] @ table.imag)
-    result = np.ones(len(active), dtype=complex)
-    for count in sorted({counts[index] for index in chosen}):
-        same = np.array([counts[index] == count for index in chosen])
-        result *= power(np.prod(values[same], axis=0), count)
-    return result

@@ -81,8 +81,11 @@ def masses_of_hull(sides: Sides, scale: Scale) -> Array:
     """
     found = np.zeros(len(sides.right) + len(sides.left) - 1)
     centre = len(sides.left) - 1
-    kept_right, kept_left = np.arange(len(sides.right)), np.arange(len(sides.left))
-    hull = Sides(sides.right, sides.calls.copy(), sides.left, sides.puts.copy())
+    kept_right, kept_left = (
+        _without_last_bend(sides.right, sides.calls, scale),
+        _without_last_bend(sides.left, sides.puts, scale),
+    )
+    hull = Sides(sides.right[kept_right], sides.calls[kept_right], sides.left[kept_left], sides.puts[kept_left])
     hull.calls[0] = hull.puts[0] = min(hull.calls[0], hull.puts[0])
     for _ in range(_HULL_ROUNDS):
         lowered = _lower_centre(hull, scale)
@@ -99,6 +102,12 @@ def masses_of_hull(sides: Sides, scale: Scale) -> Array:
         hull = Sides(hull.right[good_right], hull.calls[good_right], hull.left[good_left], hull.puts[good_left])
     found[centre] = 1.0
     return found
+
+
+def _without_last_bend(nodes: Array, values: Array, scale: Scale) -> Array:
+    """The nodes without those that lie above the straight line to zero at the last one; they would go one by one."""
+    falls = values[:-1] / scale.from_outer(nodes[-1] - nodes[:-1])
+    return np.append(np.arange(int(np.argmin(falls)) + 1), len(nodes) - 1)
 
 
 def _lower_centre(hull: Sides, scale: Scale) -> bool:
