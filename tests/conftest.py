@@ -67,7 +67,9 @@ def bundle(run: Any, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def apportion(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def apportion(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
     """The command line in this process: arguments in; exit code, standard output and standard error out."""
     from apportion.cli.main import main
 

@@ -34,9 +34,11 @@ def test_the_exact_gaussian_epsilon_is_certified_for_shuffle(tmp_path: Path) -> 
     mu, epsilon = math.sqrt(2) / 8, certificate.guarantee.epsilon
     step = 1e-4
     grid = (-12 + step * (i + 0.5) for i in range(240_000))
-    delta = sum(
-        max(0.0, math.exp(-((x - mu) ** 2) / 2) - math.exp(epsilon - x * x / 2)) for x in grid
-    ) * step / math.sqrt(2 * math.pi)
+    delta = (
+        sum(max(0.0, math.exp(-((x - mu) ** 2) / 2) - math.exp(epsilon - x * x / 2)) for x in grid)
+        * step
+        / math.sqrt(2 * math.pi)
+    )
     assert certificate.guarantee.accountant == "gaussian"
     assert delta == pytest.approx(1e-5, rel=1e-4)
     assert certificate.epsilon == round_up(epsilon)
@@ -48,7 +50,15 @@ def test_another_delta_can_be_asked_for(run: ap.training.FinishedRun) -> None:
 
 def test_plain_words_say_what_matters(run: ap.training.FinishedRun) -> None:
     words = run.certificate().in_words()
-    for expected in ("one example", "zero-out", "reshuffled", "final weights", "secure", "Not covered", "floating-point"):
+    for expected in (
+        "one example",
+        "zero-out",
+        "reshuffled",
+        "final weights",
+        "secure",
+        "Not covered",
+        "floating-point",
+    ):
         assert expected in words
 
 

@@ -11,8 +11,8 @@ from apportion.events import (
     PartitionEpoch,
     PoissonEpoch,
     PoissonLaw,
-    Repeated,
     RepeatAndSelect,
+    Repeated,
     ShuffleEpoch,
     TruncatedNegativeBinomial,
 )

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -22,7 +23,7 @@ ALL = [
 def test_noise_never_grows_and_starts_at_sigma0(schedule: schedules.Schedule) -> None:
     sigmas = [schedule(epoch) for epoch in range(30)]
     assert sigmas[0] == 3.0
-    assert all(later <= earlier for earlier, later in zip(sigmas, sigmas[1:], strict=False))
+    assert all(later <= earlier for earlier, later in itertools.pairwise(sigmas))
     assert sigmas == [schedule(epoch) for epoch in range(30)]
 
 

@@ -110,7 +110,7 @@ def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
     """The file's settings, overruled by `overrides`; every unknown or misshapen key is reported together."""
     values: dict[str, Any] = {} if path is None else _read(path)
     values |= {name: value for name, value in overrides.items() if value is not None and value != {} and value != ()}
-    if path is not None and "data" in values and "data" not in overrides:
+    if path is not None and "data" in values and overrides.get("data") is None:
         values["data"] = str(path.parent / values["data"])
     return Settings(**values)
 

@@ -61,9 +61,7 @@ def test_solved_decay_spends_the_budget_exactly(schedule: ap.TimeDecay, epochs: 
         (ap.PolynomialDecay(sigma0=10.0, sigma_end=2.0, period=100), 1.4317, 1.4317),
     ],
 )
-def test_the_papers_printed_decays_reach_sixty_epochs(
-    schedule: ap.TimeDecay, printed: float, smallest: float
-) -> None:
+def test_the_papers_printed_decays_reach_sixty_epochs(schedule: ap.TimeDecay, printed: float, smallest: float) -> None:
     """The paper searched in steps of 1e-4; its printed values are the smallest that do, except for time decay."""
 
     def epochs(decay: float) -> int:

@@ -35,7 +35,9 @@ def begin(out: Path, **changes: object) -> ap.training.Run:
 
 @pytest.mark.parametrize("batching", BATCHINGS, ids=lambda b: b.kind)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: s.kind)
-def test_after_a_complete_run_the_ledger_events_are_the_plans(tmp_path: Path, batching: object, schedule: object) -> None:
+def test_after_a_complete_run_the_ledger_events_are_the_plans(
+    tmp_path: Path, batching: object, schedule: object
+) -> None:
     plan = tiny_plan(batching=batching, schedule=schedule, epochs=3, budget=ap.Budget(epsilon=9.0, delta=1e-5))
     run = train(tmp_path / "run", plan)
     recorded = ledger.read(run.directory / "ledger.jsonl")
@@ -239,7 +241,13 @@ def test_the_non_private_baseline_is_ordinary_training(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [tiny_data()[0], (tiny_data()[0],), (tiny_data()[0], tiny_data()[1][:5]), ("a", "b"), (np.array(["x"]), np.array([1]))],
+    [
+        tiny_data()[0],
+        (tiny_data()[0],),
+        (tiny_data()[0], tiny_data()[1][:5]),
+        ("a", "b"),
+        (np.array(["x"]), np.array([1])),
+    ],
     ids=["no pair", "one", "lengths", "texts", "strings"],
 )
 def test_data_that_is_no_pair_of_arrays_is_refused(tmp_path: Path, data: object) -> None:
