@@ -145,7 +145,7 @@ def test_mixed_dtypes():
     result = prepared(inputs, targets, 0.3)
     assert used_rules(prepared)
     assert torch.allclose(result.norms, norms, rtol=1e-5)
-    assert (flat(result.sums) - flat(expected)).norm() <= 5e-5 * flat(expected).norm()
+    assert (flat(result.sums) - flat(expected)).norm() <= 1e-4 * flat(expected).norm()
     assert result.bound == 0.3 * (1 + 1e-5)
 
 

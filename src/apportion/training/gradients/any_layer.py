@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge
 from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from apportion.training.gradients.per_example import slow_is_known
-from apportion.training.gradients.pieces import Part, Piece, in_chunks, row_squares, weighted_rows, zeroed
-from apportion.training.gradients.recording import Forward, Recorder, Site
+from apportion.training.gradients.pieces import Part, Piece, in_chunks, overall, row_norms, weighted_rows, zeroed
+from apportion.training.gradients.recording import Forward, Recorder, Site, edge_of
 from apportion.training.gradients.registry import RuleDoesNotApply, wide
 
 # At most this many numbers of per-example gradients are held; beyond, they are computed twice, a few examples at a time.
@@ -66,13 +66,17 @@ def noting_any_layer(recorder: Recorder, site: str, layer: torch.nn.Module, forw
             return result
         inputs, structure = tree_flatten((args, kwargs))
         outputs, output_structure = tree_flatten(result)
-        outputs = [recorder.anchored(output, output) if _has_gradient(output) else output for output in outputs]
+        outputs = [recorder.traced(site, output, output) if _has_gradient(output) else output for output in outputs]
         traced = [output for output in outputs if _has_gradient(output)]
-        layout = recorder.layout(site, lambda: _infer(inputs, traced, recorder.examples))
+        layout = (
+            recorder.learn(site, _infer(inputs, traced, recorder.examples))
+            if recorder.learning
+            else recorder.layouts[site]
+        )
         if recorder.recording:
             kept = tuple(value.detach() if isinstance(value, Tensor) else value for value in inputs)
             versions = tuple(value._version for value in kept if isinstance(value, Tensor))
-            edges = tuple(get_gradient_edge(output) for output in traced)
+            edges = tuple(edge_of(output) for output in traced)
             shapes = tuple(output.detach() for output in traced)
             recorder.add(site, AnyLayerCall(site, kept, structure, versions, edges, shapes, layout))
         return tree_unflatten(outputs, output_structure)
@@ -115,14 +119,14 @@ class Recomputed:
         wide_enough = all(wide(value).dtype == torch.float64 for value in self.site.values.values())
         return torch.float64 if wide_enough else torch.float32
 
-    def squares(self) -> tuple[Tensor, Tensor | None]:
+    def norms(self) -> tuple[Tensor, Tensor | None]:
         if self.examples * self._entries() <= HELD:
             self.held = self._built(torch.arange(self.examples))
-            return self._squares_of(self.held), None
-        return torch.cat([self._squares_of(self._built(rows)) for rows in self._chunks()]), None
+            return self._norms_of(self.held), None
+        return torch.cat([self._norms_of(self._built(rows)) for rows in self._chunks()]), None
 
-    def _squares_of(self, built: Mapping[Part, Tensor]) -> Tensor:
-        return torch.stack([row_squares(rows) for rows in built.values()]).sum(0)
+    def _norms_of(self, built: Mapping[Part, Tensor]) -> Tensor:
+        return overall([row_norms(rows) for rows in built.values()])
 
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
         total: dict[Part, Tensor] = {}

@@ -2,13 +2,16 @@
 
 import torch
 
-from apportion.training.gradients.outer import OuterProducts
+from apportion.training.gradients.outer import OuterProducts, VectorProducts
 from apportion.training.gradients.pieces import Piece, as_sequence
 from apportion.training.gradients.registry import Use, rule_for, wide
 
 
 @rule_for(torch.nn.Linear)
 def linear(use: Use) -> list[Piece]:
-    inputs = as_sequence(wide(use.inputs), use.examples, use.inputs.shape[-1])
-    gradient = as_sequence(wide(use.gradient), use.examples, use.gradient.shape[-1])
-    return [OuterProducts(use.parts.get("weight"), use.parts.get("bias"), inputs, gradient)]
+    inputs, gradient = wide(use.inputs), wide(use.gradient)
+    weight, bias = use.parts.get("weight"), use.parts.get("bias")
+    if inputs.dim() == 2 and len(inputs) == use.examples:
+        return [VectorProducts(weight, bias, inputs, gradient)]
+    inputs = as_sequence(inputs, use.examples, inputs.shape[-1])
+    return [OuterProducts(weight, bias, inputs, as_sequence(gradient, use.examples, gradient.shape[-1]))]

@@ -1,11 +1,11 @@
-"""Gradients that are sums of outer products: every layer that multiplies by a weight matrix."""
+"""Gradients that are outer products, or sums of them: every layer that multiplies by a weight matrix."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from apportion.training.gradients.pieces import SMALL, Part, row_squares, weighted_rows, zeroed
+from apportion.training.gradients.pieces import SMALL, Part, row_norms, row_squares, weighted_rows, zeroed
 
 # A built gradient may be this many times as large as the two tensors it is built from; beyond, the Gram matrices are
 # both smaller and cheaper.
@@ -16,15 +16,68 @@ BUILD_UP_TO = 2.0
 CANCELLATION = 10.0
 
 # Sums over examples are rounded to the layer's precision only within blocks of so many examples.
-SMALL_LAYER, SMALL_LAYER_BLOCK = 2**14, 64
-LARGE_LAYER_BLOCK = 512
+EXAMPLES_PER_PRODUCT = 1024
+
+
+class VectorProducts:
+    """A linear layer on vectors. Example i: weight gradient[i] ⊗ inputs[i], bias gradient[i].
+
+    `inputs` (examples, inwards), `gradient` (examples, outwards); `weight` or `bias` is None where frozen or absent.
+    """
+
+    def __init__(self, weight: Part | None, bias: Part | None, inputs: Tensor, gradient: Tensor) -> None:
+        self.weight, self.bias, self.inputs, self.gradient = weight, bias, inputs, gradient
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return tuple(part for part in (self.weight, self.bias) if part is not None)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.gradient.dtype
+
+    def norms(self) -> tuple[Tensor, Tensor | None]:
+        of_gradient = row_norms(self.gradient)
+        if self.weight is None:
+            return of_gradient, None
+        of_inputs = row_norms(self.inputs)
+        if self.bias is not None:
+            of_inputs = of_inputs.square_().add_(1).sqrt_()
+        return of_gradient.mul_(of_inputs), None
+
+    def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
+        """One matrix product, the smaller tensor scaled. If that is the inputs, the factors become one more column of
+        them, and the bias one more of the product."""
+        inputs, gradient = zeroed(self.inputs, dropped), zeroed(self.gradient, dropped)
+        column = factors[:, None]
+        if inputs.numel() + gradient.numel() > SMALL:
+            column = column.to(gradient.dtype)  # otherwise the scaled tensor, and with it the product, is float64
+        if self.weight is None:
+            return {part: weighted_rows(factors, gradient) for part in self.parts}
+        if gradient.shape[1] <= inputs.shape[1]:
+            scaled = gradient * column
+            sums = {self.weight: summed_products(scaled, inputs)}
+            if self.bias is not None:
+                sums[self.bias] = scaled.sum(0, dtype=torch.float64)
+            return sums
+        scaled = inputs * column
+        if self.bias is None:
+            return {self.weight: summed_products(gradient, scaled)}
+        product = summed_products(gradient, torch.cat([scaled, column], dim=1))
+        return {self.weight: product[:, :-1], self.bias: product[:, -1]}
+
+    def instantiate(self, rows: Tensor) -> dict[Part, Tensor]:
+        return self.as_sequences().instantiate(rows)
+
+    def as_sequences(self) -> "OuterProducts":
+        return OuterProducts(self.weight, self.bias, self.inputs[:, None], self.gradient[:, None])
 
 
 class OuterProducts:
-    """Example i: weight Σ_t gradient[i,t] ⊗ inputs[i,t], bias Σ_t gradient[i,t].
+    """A matrix on sequences. Example i: weight Σ_t gradient[i,t] ⊗ inputs[i,t], bias Σ_t gradient[i,t].
 
-    `inputs` (examples, T, inwards), `gradient` (examples, T, outwards); `weight` and `bias` are None where frozen or absent;
-    `unpack` turns (…, outwards, inwards) into the weight's own order (…, outwards, *rest) where that is more than a reshape.
+    `inputs` (examples, T, inwards), `gradient` (examples, T, outwards); `weight` or `bias` is None where frozen or
+    absent; `unpack` turns (…, outwards, inwards) into the weight's own order where that differs.
     """
 
     def __init__(
@@ -36,8 +89,7 @@ class OuterProducts:
         unpack: Callable[[Tensor], Tensor] = lambda built: built,
     ) -> None:
         self.weight, self.bias, self.unpack = weight, bias, unpack
-        dtype = torch.promote_types(inputs.dtype, gradient.dtype)
-        self.inputs, self.gradient = inputs.to(dtype), gradient.to(dtype)
+        self.inputs, self.gradient = inputs, gradient
         self.built: Tensor | None = None
         self.bias_rows: Tensor | None = None
 
@@ -49,56 +101,42 @@ class OuterProducts:
     def dtype(self) -> torch.dtype:
         return self.gradient.dtype
 
-    def squares(self) -> tuple[Tensor, Tensor | None]:
-        T, inwards, outwards = self.inputs.shape[1], self.inputs.shape[2], self.gradient.shape[2]
-        if T == 1:
-            of_gradient = row_squares(self.gradient)
-            if self.weight is None:
-                return of_gradient, None
-            of_inputs = row_squares(self.inputs)
-            return of_gradient * (of_inputs + 1 if self.bias is not None else of_inputs), None
-        total = self.gradient.new_zeros(len(self.gradient))
-        floor = None
+    def norms(self) -> tuple[Tensor, Tensor | None]:
+        squares, floor = self._weight_squares()
         if self.bias is not None:
             self.bias_rows = self.gradient.sum(1)
-            total = total + row_squares(self.bias_rows)
-        if self.weight is not None:
-            if inwards * outwards <= BUILD_UP_TO * T * (inwards + outwards):
-                self.built = torch.bmm(self.gradient.transpose(1, 2), self.inputs)  # (examples, outwards, inwards)
-                return total + row_squares(self.built), None
-            of_weight, floor = self._gram_squares()
-            total = total + of_weight
-        return total, floor
+            squares = squares + row_squares(self.bias_rows)
+        return squares.sqrt(), floor
 
-    def _gram_squares(self) -> tuple[Tensor, Tensor]:
-        """‖Σ_t g_t a_tᵀ‖² = Σ_{t,s} (a_t·a_s)(g_t·g_s), and the floor of trust (see CANCELLATION)."""
-        T = self.inputs.shape[1]
+    def _weight_squares(self) -> tuple[Tensor, Tensor | None]:
+        if self.weight is None:
+            return self.gradient.new_zeros(len(self.gradient)), None
+        T, inwards, outwards = self.inputs.shape[1], self.inputs.shape[2], self.gradient.shape[2]
+        if inwards * outwards <= BUILD_UP_TO * T * (inwards + outwards):
+            self.built = torch.bmm(self.gradient.transpose(1, 2), self.inputs)  # (examples, outwards, inwards)
+            return row_squares(self.built), None
+        # ‖Σ_t g_t a_tᵀ‖² = Σ_{t,s} (a_t·a_s)(g_t·g_s)
         alike = torch.bmm(self.inputs, self.inputs.transpose(1, 2))  # (examples, T, T)
         alike *= torch.bmm(self.gradient, self.gradient.transpose(1, 2))
-        random_phases = row_squares(self.inputs) * row_squares(self.gradient) / T
-        return alike.sum((1, 2)), random_phases / CANCELLATION**2
+        random_phases = row_norms(self.inputs) * row_norms(self.gradient) / T**0.5
+        return alike.sum((1, 2)).clamp_(min=0), random_phases / CANCELLATION
 
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
         sums: dict[Part, Tensor] = {}
+        if self.weight is not None and self.built is not None:
+            sums[self.weight] = self.unpack(weighted_rows(factors, zeroed(self.built, dropped)))
+        elif self.weight is not None:
+            inputs, gradient = zeroed(self.inputs, dropped), zeroed(self.gradient, dropped)
+            weights = factors.to(self.dtype)[:, None, None]
+            if gradient.shape[2] <= inputs.shape[2]:
+                gradient = gradient * weights
+            else:
+                inputs = inputs * weights
+            sums[self.weight] = self.unpack(summed_products(gradient, inputs))
         if self.bias is not None:
             rows = self.gradient.sum(1) if self.bias_rows is None else self.bias_rows
             sums[self.bias] = weighted_rows(factors, zeroed(rows, dropped))
-        if self.weight is not None:
-            if self.built is not None:
-                sums[self.weight] = self.unpack(weighted_rows(factors, zeroed(self.built, dropped)))
-            else:
-                sums[self.weight] = self.unpack(self._product(factors, dropped))
         return sums
-
-    def _product(self, factors: Tensor, dropped: Tensor | None) -> Tensor:
-        """(outwards, inwards): the clipped sum as a matrix product, the smaller of the two tensors scaled."""
-        inputs, gradient = zeroed(self.inputs, dropped), zeroed(self.gradient, dropped)
-        weights = factors.to(self.dtype)[:, None, None]
-        if gradient.shape[2] <= inputs.shape[2]:
-            gradient = gradient * weights
-        else:
-            inputs = inputs * weights
-        return summed_products(gradient, inputs)
 
     def instantiate(self, rows: Tensor) -> dict[Part, Tensor]:
         inputs, gradient = self.inputs[rows].double(), self.gradient[rows].double()
@@ -109,34 +147,36 @@ class OuterProducts:
             built[self.bias] = gradient.sum(1)
         return built
 
+    def as_sequences(self) -> "OuterProducts":
+        return self
 
-def joined(pieces: list[OuterProducts]) -> OuterProducts:
+
+def joined(pieces: Sequence[VectorProducts | OuterProducts]) -> OuterProducts:
     """One layer called several times is the same layer called once on the concatenated sequence."""
-    first = pieces[0]
-    inputs = torch.cat([piece.inputs for piece in pieces], dim=1)
-    gradient = torch.cat([piece.gradient for piece in pieces], dim=1)
-    return OuterProducts(first.weight, first.bias, inputs, gradient, first.unpack)
+    calls = [piece.as_sequences() for piece in pieces]
+    inputs = torch.cat([call.inputs for call in calls], dim=1)
+    gradient = torch.cat([call.gradient for call in calls], dim=1)
+    return OuterProducts(calls[0].weight, calls[0].bias, inputs, gradient, calls[0].unpack)
 
 
 def summed_products(left: Tensor, right: Tensor) -> Tensor:
-    """Σ over examples and positions of left ⊗ right: (examples, T, n), (examples, T, m) → (n, m).
+    """Σ over examples (and positions) of left ⊗ right: (examples, …, n), (examples, …, m) → (n, m).
 
-    In float64 if that is cheap; otherwise float32 within blocks of examples, float64 over blocks. The block, and so
-    the rounding, does not grow with the batch.
+    Rounded to the tensors' precision only within blocks of examples; blocks are added in float64. The block, and so the
+    rounding, does not grow with the batch.
     """
-    examples, n, m = len(left), left.shape[2], right.shape[2]
-    if left.numel() + right.numel() <= SMALL:
-        return left.reshape(-1, n).T.double() @ right.reshape(-1, m).double()
-    size = SMALL_LAYER_BLOCK if n * m <= SMALL_LAYER else LARGE_LAYER_BLOCK
-    if examples <= size:
-        return left.reshape(-1, n).T @ right.reshape(-1, m)
-    if n * m <= SMALL_LAYER:
-        even = examples - examples % size
-        blocks = left[:even].reshape(examples // size, -1, n), right[:even].reshape(examples // size, -1, m)
-        total = torch.bmm(blocks[0].transpose(1, 2), blocks[1]).sum(0, dtype=torch.float64)
-        return total if even == examples else total + summed_products(left[even:], right[even:])
-    total = (left[:size].reshape(-1, n).T @ right[:size].reshape(-1, m)).double()
-    for start in range(size, examples, size):
-        rows = slice(start, start + size)
-        total += left[rows].reshape(-1, n).T @ right[rows].reshape(-1, m)
+    dtype = torch.promote_types(left.dtype, right.dtype)
+    left, right = left.to(dtype), right.to(dtype)
+    if len(left) <= EXAMPLES_PER_PRODUCT:
+        return _product(left, right)
+    total = _product(left[:EXAMPLES_PER_PRODUCT], right[:EXAMPLES_PER_PRODUCT]).double()
+    for start in range(EXAMPLES_PER_PRODUCT, len(left), EXAMPLES_PER_PRODUCT):
+        rows = slice(start, start + EXAMPLES_PER_PRODUCT)
+        total += _product(left[rows], right[rows])
     return total
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    if left.dim() > 2:
+        left, right = left.flatten(0, -2), right.flatten(0, -2)
+    return left.T @ right

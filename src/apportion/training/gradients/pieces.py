@@ -2,15 +2,16 @@
 
 A layer rule only says which shape its gradients have; the linear algebra is in the pieces, once. A piece gives
 
-- `squares()`: the squared norm of each example's gradient, and a floor below which that number cannot be trusted;
+- `norms()`: the norm of each example's gradient, and a floor: where the norm over all pieces is below the floors' sum,
+  it cannot be trusted;
 - `weighted(factors, dropped)`: the sum over examples of factor × gradient, leaving the dropped rows out;
 - `instantiate(rows)`: the gradients of a few examples themselves, in float64, for the examples that need care.
 
-Squares and sums agree to rounding in the layer's own precision: either both read the same built gradient, or the
+Norms and sums agree to rounding in the layer's own precision: either both read the same built gradient, or the
 gradient is a single outer product, whose norm is a product of norms, or the floor tells where they might disagree.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -60,7 +61,7 @@ class Piece(Protocol):
     def parts(self) -> tuple[Part, ...]: ...
     @property
     def dtype(self) -> torch.dtype: ...
-    def squares(self) -> tuple[Tensor, Tensor | None]: ...
+    def norms(self) -> tuple[Tensor, Tensor | None]: ...
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]: ...
     def instantiate(self, rows: Tensor) -> dict[Part, Tensor]: ...
 
@@ -79,11 +80,8 @@ class Instantiated:
     def dtype(self) -> torch.dtype:
         return next(iter(self.gradients.values())).dtype
 
-    def squares(self) -> tuple[Tensor, Tensor | None]:
-        total, *others = [row_squares(rows) for rows in self.gradients.values()]
-        for squares in others:
-            total = total + squares
-        return total, None
+    def norms(self) -> tuple[Tensor, Tensor | None]:
+        return overall([row_norms(rows) for rows in self.gradients.values()]), None
 
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
         return {part: weighted_rows(factors, zeroed(rows, dropped)) for part, rows in self.gradients.items()}
@@ -92,20 +90,32 @@ class Instantiated:
         return {part: gradients[rows].double() for part, gradients in self.gradients.items()}
 
 
-def row_squares(rows: Tensor) -> Tensor:
-    """(examples, …) → (examples,) squared L2 norms.
+def row_norms(rows: Tensor) -> Tensor:
+    """(examples, …) → (examples,) L2 norms.
 
     `vector_norm` reads memory once, where square-and-sum reads it three times, but adds up one after the other: on a
     constant row of a million entries it is wrong by 4e-4. So long rows go in blocks, and the blocks' norms again.
     """
-    flat = rows.flatten(1) if rows.dim() > 1 else rows[:, None]
+    flat = rows if rows.dim() == 2 else rows.reshape(len(rows), -1)
     width = flat.shape[1]
     if width <= 2 * BLOCK:
         norms: Tensor = torch.linalg.vector_norm(flat, dim=1)
-        return norms.square_()
+        return norms
     even = width - width % BLOCK
-    squares = row_squares(torch.linalg.vector_norm(flat[:, :even].reshape(len(flat), -1, BLOCK), dim=2))
-    return squares + row_squares(flat[:, even:]) if even < width else squares
+    norms = row_norms(torch.linalg.vector_norm(flat[:, :even].reshape(len(flat), -1, BLOCK), dim=2))
+    return norms if even == width else overall([norms, row_norms(flat[:, even:])])
+
+
+def row_squares(rows: Tensor) -> Tensor:
+    return row_norms(rows).square_()
+
+
+def overall(norms: Sequence[Tensor]) -> Tensor:
+    """Norms of parts of a vector → norm of the vector, example by example."""
+    if len(norms) == 1:
+        return norms[0]
+    together: Tensor = torch.linalg.vector_norm(torch.stack(list(norms)), dim=0)
+    return together
 
 
 def weighted_rows(factors: Tensor, rows: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Hashable, MutableMapping
-from contextlib import ExitStack
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Self
 
@@ -13,6 +13,7 @@ from apportion import _checks
 from apportion.training.clipping import ClippedSum
 from apportion.training.gradients.attention import without_fast_path
 from apportion.training.gradients.per_example import clipped_sum_by_examples, trainable
+from apportion.training.gradients.pieces import Piece
 from apportion.training.gradients.proving import Recipe, Undecided, prove
 from apportion.training.gradients.recording import Recorder, replaced_forwards, without_gradients
 from apportion.training.gradients.registry import RuleDoesNotApply
@@ -103,25 +104,27 @@ class Prepared:
             )
 
     def _by_rules(self, recipe: Recipe, inputs: Tensor, targets: Tensor, clip: float) -> ClippedSum:
-        examples = len(inputs)
-        recorder = Recorder(examples, recipe.layouts)
+        recorder = Recorder(len(inputs), recipe.layouts, recipe.changed_in_place)
         replacements = [(site.layer, noting(recorder, site)) for site in self.sites.values()]
-        with ExitStack() as stack:
-            stack.enter_context(without_gradients(list(self.parameters.values())))
-            stack.enter_context(replaced_forwards(replacements))
-            stack.enter_context(torch.enable_grad())
-            if self.has_fast_path:
-                stack.enter_context(without_fast_path())
-            losses = self.loss(self.model(inputs), targets)
+        with without_gradients(self.parameters.values()), replaced_forwards(replacements), torch.enable_grad():
+            with without_fast_path() if self.has_fast_path else nullcontext():
+                losses = self.loss(self.model(inputs), targets)
             recorder.recording = False
             if tuple(call.label for call in recorder.calls) != recipe.calls:
                 raise RuleDoesNotApply("the model called its layers in another order than before")
             edges = [edge for call in recorder.calls for edge in call.edges]
             gradients = torch.autograd.grad(losses, edges, torch.ones_like(losses), allow_unused=True)
-        with torch.no_grad(), torch.autocast(inputs.device.type, enabled=False):
-            pieces, start = [], 0
-            for name, call in zip(recorder.sites, recorder.calls, strict=True):
-                own = gradients[start : start + len(call.edges)]
-                pieces += call.pieces(self.sites[name], own, examples)
-                start += len(call.edges)
-            return clip_and_sum_pieces(pieces, self.parameters, examples, clip)
+        device = inputs.device.type
+        in_full = torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+        with torch.no_grad(), in_full:
+            return self._clip_and_sum(recorder, list(gradients), clip)
+
+    def _clip_and_sum(self, recorder: Recorder, gradients: list[Tensor | None], clip: float) -> ClippedSum:
+        """Empties `gradients`, so that each can be freed as soon as its layer's rule is done with it."""
+        pieces: list[Piece] = []
+        for name, call in zip(recorder.sites, recorder.calls, strict=True):
+            own = [gradients.pop(0) for _ in call.edges]
+            pieces += call.pieces(self.sites[name], own, recorder.examples)
+        examples = recorder.examples
+        del recorder
+        return clip_and_sum_pieces(pieces, self.parameters, examples, clip)

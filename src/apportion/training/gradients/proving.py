@@ -33,6 +33,7 @@ class Recipe:
 
     calls: tuple[str, ...]
     layouts: Mapping[str, Any]
+    changed_in_place: frozenset[str]
     without_gradient: tuple[str, ...]
 
 
@@ -67,7 +68,9 @@ class _Comparison(torch.nn.Module):
         if not _agree(true, ours, self._tolerance(losses, recorder, values)):
             return None
         silent = tuple(name for name, gradient in true.items() if gradient is None)
-        return Recipe(tuple(call.label for call in recorder.calls), recorder.layouts, silent)
+        return Recipe(
+            tuple(call.label for call in recorder.calls), recorder.layouts, recorder.changed_in_place(), silent
+        )
 
     def _tolerance(self, losses: Tensor, recorder: Recorder, values: Mapping[str, Tensor]) -> float:
         dtypes = {losses.dtype, *(value.dtype for value in values.values())}

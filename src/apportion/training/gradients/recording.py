@@ -5,7 +5,7 @@ instance attribute `forward`, taken away afterwards; unlike a hook it sees what 
 hooks of the user do before and after.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -89,7 +89,7 @@ class LayerCall:
 class _Anchor(torch.autograd.Function):
     """Makes a tensor that depends on nothing trainable part of the graph, without copying and without a leaf.
 
-    A leaf would do as well, but in-place activations refuse leaves.
+    A leaf is quicker, but in-place activations refuse leaves.
     """
 
     @staticmethod
@@ -108,7 +108,9 @@ class Recorder:
     Without layouts it infers them, by shape; with layouts it holds every call to them.
     """
 
-    def __init__(self, examples: int, layouts: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, examples: int, layouts: Mapping[str, Any] | None = None, changed_in_place: Collection[str] = ()
+    ) -> None:
         self.examples = examples
         self.layouts: dict[str, Any] = dict(layouts or {})
         self.learning = layouts is None
@@ -116,7 +118,8 @@ class Recorder:
         self.sites: list[str] = []
         # A checkpointed segment runs again during the backward pass, when nothing must be noted twice.
         self.recording = True
-        self._anchor = torch.zeros((), requires_grad=True)
+        self._changed_in_place = changed_in_place
+        self._outputs: list[tuple[str, Tensor, int]] = []
 
     def note(
         self,
@@ -131,32 +134,40 @@ class Recorder:
         if not torch.is_grad_enabled():
             return output
         label = site + label
-        layout = self.layout(label, lambda: infer_layout(inputs, output, self.examples))
+        layout = (
+            self.layouts[label] if not self.learning else self.learn(label, infer_layout(inputs, output, self.examples))
+        )
         if layout.shared:
             output = output.expand(self.examples, *output.shape[output.dim() > 0 and output.shape[0] == 1 :])
-        output = self.anchored(output, inputs)
+        output = self.traced(label, output, inputs)
         if self.recording:
             inputs = inputs.detach()
-            edges = (get_gradient_edge(output),)
-            self.add(site, LayerCall(label, rule, inputs, inputs._version, edges, layout, blocks))
+            self.add(site, LayerCall(label, rule, inputs, inputs._version, (edge_of(output),), layout, blocks))
         return output
 
     def add(self, site: str, call: Call) -> None:
         self.sites.append(site)
         self.calls.append(call)
 
-    def anchored(self, output: Tensor, inputs: Tensor | None = None) -> Tensor:
+    def traced(self, label: str, output: Tensor, inputs: object = None) -> Tensor:
+        """The output as part of the graph, whether or not anything before it was."""
+        if self.learning:
+            self._outputs.append((label, output, output._version))
         if output.requires_grad:
             return output
         if output is inputs or output._is_view():
             output = output.clone()
-        anchored: Tensor = _Anchor.apply(output, self._anchor)  # type: ignore[no-untyped-call]
+        if label not in self._changed_in_place:
+            return output.requires_grad_()
+        anchor = torch.zeros((), requires_grad=True)
+        anchored: Tensor = _Anchor.apply(output, anchor)  # type: ignore[no-untyped-call]
         return anchored
 
-    def layout(self, label: str, infer: Callable[[], Any]) -> Any:
-        if not self.learning:
-            return self.layouts[label]
-        layout = infer()
+    def changed_in_place(self) -> frozenset[str]:
+        """Whose outputs the model changed after the layer had returned them."""
+        return frozenset(label for label, output, version in self._outputs if output._version != version)
+
+    def learn(self, label: str, layout: Any) -> Any:
         if self.layouts.setdefault(label, layout) != layout:
             raise RuleDoesNotApply(f"{label!r} is used with examples in different places")
         return layout
@@ -185,6 +196,14 @@ def arranged(tensor: Tensor, layout: Layout, examples: int, *, is_gradient: bool
     return tensor
 
 
+def edge_of(output: Tensor) -> GradientEdge:
+    """`get_gradient_edge`, by the short way where there is one: nodes written in Python need its token of ownership."""
+    node = output.grad_fn
+    if node is None or isinstance(node, torch.autograd.function.BackwardCFunction):
+        return get_gradient_edge(output)
+    return GradientEdge(node, output.output_nr)
+
+
 Forward = Callable[..., Any]
 
 
@@ -205,7 +224,7 @@ def replaced_forwards(replacements: Sequence[tuple[torch.nn.Module, Forward]]) -
 
 
 @contextmanager
-def without_gradients(parameters: Sequence[torch.nn.Parameter]) -> Iterator[None]:
+def without_gradients(parameters: Collection[torch.nn.Parameter]) -> Iterator[None]:
     """The parameters do not require gradients inside; they do again afterwards, whatever happens."""
     try:
         for parameter in parameters:

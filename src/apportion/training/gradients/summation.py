@@ -6,12 +6,12 @@ Guarantees (law 6). In exact arithmetic, factor × gradient has norm at most the
   which that is not so (squares that overflow or vanish, Gram matrices that cancel, NaN) leaves the fast path: its
   gradient is built by itself in float64. One that is not finite adds nothing, and its rows are replaced by zeros before
   any product, so that it cannot spread.
-- Sums over the batch are rounded to float32 only within blocks of at most 512 examples (32 or 64 where layers are
-  small); blocks are added in float64. A block's sum is at most 512·C long, so storing it moves it by at most
-  512·2⁻²⁵·C = 1.5e-5·C, once in each of two neighbouring batches: 3e-5·C, whatever the size of the batch. The factor
-  aims `HEADROOM` = 3e-5 below the clipping norm and so pays for it. The roundings on the way to a block's sum have signs
+- Sums over the batch are rounded to float32 only within blocks of at most 1024 examples (32 where gradients are built),
+  and blocks are added in float64. A block's sum is at most 1024·C long, so storing it moves it by at most
+  1024·2⁻²⁵·C = 3e-5·C, once in each of two neighbouring batches: 6e-5·C, whatever the size of the batch. The factor
+  aims `HEADROOM` = 6e-5 below the clipping norm and so pays for it. The roundings on the way to a block's sum have signs
   that have nothing to do with the example in question: they add to the length of a difference by their square and by
-  their accidental component along the example only, some 1e-6·C, for which the stated bound has 1e-5·C.
+  their accidental component along the example only. Small layers, where that could be more, are summed in float64.
 
 Nothing above depends on realised, private quantities; the stated bound is a function of clip and dtype alone.
 """
@@ -22,14 +22,14 @@ import torch
 from torch import Tensor
 
 from apportion.training.clipping import ClippedSum, clip_factors, flat_norms, stated_bound
-from apportion.training.gradients.outer import OuterProducts, joined
-from apportion.training.gradients.pieces import Piece, in_chunks
+from apportion.training.gradients.outer import OuterProducts, VectorProducts, joined
+from apportion.training.gradients.pieces import Piece, in_chunks, overall
 
-# Between these, squares of norms in the given precision are ordinary numbers.
-TRUSTED_UP_TO = {torch.float32: 1e30, torch.float64: 1e290}
+# Up to this, norms in the given precision come from squares that are ordinary numbers.
+TRUSTED_UP_TO = {torch.float32: 1e15, torch.float64: 1e145}
 # Below this clipping norm, squares of norms that matter would vanish.
 SMALLEST_CLIP = {torch.float32: 1e-12, torch.float64: 1e-140}
-HEADROOM = {torch.float32: 3e-5, torch.float64: 2e-14}
+HEADROOM = {torch.float32: 6e-5, torch.float64: 2e-14}
 ROWS_AT_ONCE = 2**24
 
 
@@ -38,16 +38,16 @@ def clip_and_sum_pieces(
 ) -> ClippedSum:
     """`parameters` are the trainable ones by canonical name; those without a piece get a zero sum."""
     dtype = coarsest([*(p.dtype for p in parameters.values()), *(piece.dtype for piece in pieces)])
-    alone, shared = _apart(_joined_calls(pieces))
-    squares, floor = _squares(alone, shared, examples, dtype)
-    norms = squares.double().sqrt()
-    trusted = (squares < TRUSTED_UP_TO[dtype]) & (squares >= floor)
+    alone, shared = _apart(pieces)
+    norms, floor = _norms(alone, shared, examples)
+    trusted = norms < TRUSTED_UP_TO[dtype]
+    if floor is not None:
+        trusted &= norms >= floor
     dropped = None
     if clip < SMALLEST_CLIP[dtype] or not bool(trusted.all()):
         dropped = torch.arange(examples) if clip < SMALLEST_CLIP[dtype] else (~trusted).nonzero().flatten()
     aim = clip * (1 - HEADROOM[dtype])
-    factors = clip_factors(norms, aim)
-    sums = _weighted(alone + shared, parameters, factors, dropped)
+    sums = _weighted(alone + shared, parameters, clip_factors(norms, aim), dropped)
     if dropped is not None:
         norms = norms.index_copy(0, dropped, _add_with_care(alone + shared, parameters, dropped, aim, sums))
     return ClippedSum(sums=sums, norms=norms, bound=stated_bound(clip, dtype))
@@ -57,23 +57,11 @@ def coarsest(dtypes: Sequence[torch.dtype]) -> torch.dtype:
     return torch.float64 if all(dtype == torch.float64 for dtype in dtypes) else torch.float32
 
 
-def _joined_calls(pieces: Sequence[Piece]) -> list[Piece]:
-    """Calls of one matrix layer become one call on a longer sequence; everything else stays as it is."""
-    by_layer: dict[object, list[OuterProducts]] = {}
-    result: list[Piece] = []
-    for piece in pieces:
-        if isinstance(piece, OuterProducts):
-            by_layer.setdefault((piece.parts, piece.inputs.shape[2], piece.gradient.shape[2]), []).append(piece)
-        else:
-            result.append(piece)
-    return result + [calls[0] if len(calls) == 1 else joined(calls) for calls in by_layer.values()]
-
-
 def _apart(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Piece]]:
     """Pieces that own their parameters alone, so that squared norms add; and those that share one (tied weights)."""
-    names = [part.name for piece in pieces for part in piece.parts]
-    if len(set(names)) == len(names):
+    if _all_distinct(pieces):
         return list(pieces), []
+    pieces = _joined_calls(pieces)
     alone: list[Piece] = []
     shared: list[Piece] = []
     for piece in pieces:
@@ -83,19 +71,42 @@ def _apart(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Piece]]:
     return alone, shared
 
 
-def _squares(
-    alone: Sequence[Piece], shared: Sequence[Piece], examples: int, dtype: torch.dtype
-) -> tuple[Tensor, Tensor | float]:
-    total: Tensor = torch.zeros(examples, dtype=dtype)
-    floor: Tensor | float = 0.0
+def _all_distinct(pieces: Sequence[Piece]) -> bool:
+    names = [part.name for piece in pieces for part in piece.parts]
+    return len(set(names)) == len(names)
+
+
+def _joined_calls(pieces: Sequence[Piece]) -> list[Piece]:
+    """Calls of one matrix layer become one call on a longer sequence; everything else stays as it is."""
+    by_layer: dict[object, list[VectorProducts | OuterProducts]] = {}
+    result: list[Piece] = []
+    for piece in pieces:
+        if isinstance(piece, VectorProducts | OuterProducts):
+            by_layer.setdefault(piece.parts, []).append(piece)
+        else:
+            result.append(piece)
+    return result + [calls[0] if len(calls) == 1 else joined(calls) for calls in by_layer.values()]
+
+
+def _norms(alone: Sequence[Piece], shared: Sequence[Piece], examples: int) -> tuple[Tensor, Tensor | None]:
+    norms, floors = [], []
     for piece in alone:
-        squares, least = piece.squares()
-        total = total + squares
-        floor = floor if least is None else floor + least
-    for start in range(0, examples if shared else 0, step := _rows_at_once(shared)):
-        rows = torch.arange(start, min(start + step, examples))
-        total[rows] += flat_norms(instantiated(shared, rows)).square().to(total.dtype)
-    return total, floor
+        own, floor = piece.norms()
+        norms.append(own)
+        if floor is not None:
+            floors.append(floor)
+    if shared:
+        chunks = in_chunks(torch.arange(examples), _rows_at_once(shared))
+        norms.append(torch.cat([flat_norms(instantiated(shared, rows)) for rows in chunks]))
+    if not norms:
+        return torch.zeros(examples, dtype=torch.float64), None
+    return overall(_alike(norms)).double(), overall(_alike(floors)) if floors else None
+
+
+def _alike(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    if len({tensor.dtype for tensor in tensors}) == 1:
+        return tensors
+    return [tensor.double() for tensor in tensors]
 
 
 def _rows_at_once(pieces: Sequence[Piece]) -> int:
@@ -124,12 +135,12 @@ def _weighted(
         for part, block in piece.weighted(factors, dropped).items():
             if part.length is None and part.name not in sums:
                 sums[part.name] = block
-            else:
-                total = sums.get(part.name)
-                sums[part.name] = block.new_zeros(part.shape) if total is None else total.clone()
-                part.add_into(sums[part.name], block)
-    missing = {name: parameter.new_zeros(parameter.shape) for name, parameter in parameters.items() if name not in sums}
-    return {name: (sums | missing)[name].detach() for name in parameters}
+                continue
+            total = sums.get(part.name)
+            # Not in place: the first block may be a view of something.
+            sums[part.name] = block.new_zeros(part.shape) if total is None else total.clone()
+            part.add_into(sums[part.name], block)
+    return {name: sums[name] if name in sums else torch.zeros_like(value) for name, value in parameters.items()}
 
 
 def _add_with_care(
