@@ -135,7 +135,7 @@ class TestPartition:
     @pytest.mark.parametrize(("sigma", "epsilon"), [(0.4, 2.0), (1.0, 1.0), (1.0, 3.0), (5.0, 0.2)])
     def test_two_bins_agree_with_the_double_integral(self, sigma: float, epsilon: float) -> None:
         mu = 1 / sigma
-        nodes, weights = np.polynomial.legendre.leggauss(1500)
+        nodes, weights = np.polynomial.legendre.leggauss(700)
         t, w = 10 * nodes + mu / 2, 10 * weights
         density = w * np.exp(-t * t / 2) / math.sqrt(2 * math.pi)
         shifted = w * np.exp(-((t - mu) ** 2) / 2) / math.sqrt(2 * math.pi)
@@ -144,7 +144,7 @@ class TestPartition:
         addition = density @ np.maximum(1 - math.exp(epsilon) * ratio, 0) @ density
         found = delta_at(PartitionEpoch(sigma=sigma, batches=2), epsilon)
         exact = max(removal, addition)
-        assert exact * (1 - 1e-3) <= found <= exact * 1.01  # the integrand has a kink: the quadrature is good to 1e-4
+        assert exact * (1 - 2e-3) <= found <= exact * 1.01  # the integrand has a kink: the quadrature is good to 1e-3
 
     @pytest.mark.parametrize(
         ("sigma", "bins", "count", "epsilon"),

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.special import ndtri
 
+from apportion.accounting.loss_distribution.few_bins import few_bins_law
 from apportion.accounting.loss_distribution.laws import Tabulated, deviation
 from apportion.accounting.loss_distribution.slopes import Array
 from apportion.accounting.loss_distribution.sums import Chernoff, LatticeSums, gathered, pairwise
@@ -26,8 +27,9 @@ MAX_LENGTH = 1 << 20
 _EXPECTED_LARGE = 0.05
 # Points on which the lattice sum is kept when large values are added to it.
 _COARSE_POINTS = 192
-# Chance that all values together are too small for the lattice, if that many nodes are enough for it.
-_ALL_SMALL = 1e-5
+# Up to here sums by pairs are affordable.
+_FEW_BINS = 64
+# Nodes of the lattice up to the cut, when all values together may be small.
 _MAX_LATTICE = 1 << 17
 
 
@@ -37,6 +39,8 @@ def allocation_law(mu: float, bins: int, fineness: float, tail: float, upper: bo
     Guarantees: with `missing` (about `tail`) added to δ, δ of the table bounds δ of the allocation from above; and from
     below δ of the other table does.
     """
+    if _too_small_together(mu, bins, tail):
+        return few_bins_law(mu, bins, fineness, tail, upper)
     grid = _grid(mu, bins, fineness, tail)
     if grid is None:
         return None
@@ -48,6 +52,8 @@ def allocation_law(mu: float, bins: int, fineness: float, tail: float, upper: bo
     bulk, large = weights[: len(grid.lattice)], weights[len(grid.lattice) :]
     most = _most_large(bins, float(large.sum()), tail / 8)
     x = grid.d * grid.lattice
+    if not np.any(bulk * x):
+        return None
     window = Chernoff.of(x, bulk, bins, math.log(8 / tail))
     if most:
         fewer = Chernoff.of(x, bulk, max(bins - most, 1), math.log(8 / tail))
@@ -55,9 +61,24 @@ def allocation_law(mu: float, bins: int, fineness: float, tail: float, upper: bo
     sums = LatticeSums(grid.lattice, bulk, grid.d, window, bins)
     if sums.length > MAX_LENGTH:
         return None
-    x, masses = _mixed(sums, grid.tail, large, bins, most, upper)
+    x, masses = _mixed(sums, grid.tail, large, bins, most, _cell(mu, fineness), upper)
     masses = np.where(x >= 0, masses * (1 + x / bins), masses)
     return Tabulated(np.maximum(x / bins, -1.0), masses, infinite + bins * lost + tail / 2)
+
+
+def _smallest(mu: float, bins: int, tail: float) -> float:
+    """All values together are below this with chance at most `tail`."""
+    return 1 + value_at(mu, float(ndtri(tail ** (1 / bins))))
+
+
+def _too_small_together(mu: float, bins: int, tail: float) -> bool:
+    """With few bins and little noise no lattice reaches from the smallest sums to the cut."""
+    cut = 1 + value_at(mu, quantile(min(_EXPECTED_LARGE / bins, 0.4)))
+    return mu > 0.5 and bins <= _FEW_BINS and _smallest(mu, bins, tail) * _MAX_LATTICE < cut
+
+
+def _cell(mu: float, fineness: float) -> float:
+    return min(1 / 64, fineness * mu)
 
 
 def _grid(mu: float, bins: int, fineness: float, tail: float) -> ValueGrid | None:
@@ -69,13 +90,12 @@ def _grid(mu: float, bins: int, fineness: float, tail: float) -> ValueGrid | Non
     # Spreading V adds at most d to its variance, which may be large: the lattice need not resolve more than that.
     variance = _variance_below(mu, cut)
     d = max(fineness * deviation(mu), fineness**2 * variance)
-    # With few bins all values may be small together; only those below the lowest node seem to be zero.
-    smallest = 1 + value_at(mu, float(ndtri(_ALL_SMALL ** (1 / bins))))
-    d = min(d, max(smallest, (1 + cut) / _MAX_LATTICE), 0.25)
+    # All values may be small together; those below the lowest node seem to be zero.
+    d = min(d, max(_smallest(mu, bins, tail), (1 + cut) / _MAX_LATTICE), 0.25)
     d = 1 / math.ceil(1 / d)  # zero is a node, so that no V is moved below it
     if (cut - bottom) / d > MAX_LENGTH:
         return None
-    return ValueGrid.of(mu, d, bottom, cut, top, min(1 / 64, fineness * mu))
+    return ValueGrid.of(mu, d, bottom, cut, top, _cell(mu, fineness))
 
 
 def _variance_below(mu: float, cut: float) -> float:
@@ -98,37 +118,35 @@ def _most_large(bins: int, chance: float, tail: float) -> int:
     return most
 
 
-def _mixed(sums: LatticeSums, tail: Array, large: Array, bins: int, most: int, upper: bool) -> tuple[Array, Array]:
+def _mixed(
+    sums: LatticeSums, tail: Array, large: Array, bins: int, most: int, cell: float, upper: bool
+) -> tuple[Array, Array]:
     """Σ(V − 1) over all bins: the mixture over how many of them are above the cut."""
-    x, masses = sums.of(bins, upper) if bins > 0 else (np.zeros(1), np.ones(1))
+    x, masses = sums.of(bins, upper)
     if not most:
         return x, masses
-    parts = [(x, masses), *_with_large(sums, tail, large, bins, most, upper)]
+    parts = [(x, masses), *_with_large(sums, (tail, large), bins, most, cell, upper)]
     everything = np.concatenate([x for x, _ in parts]), np.concatenate([masses for _, masses in parts])
-    nodes = _nodes(x, float(everything[0].max()), sums.d, upper)
-    return gathered(*everything, nodes, upper)
+    return gathered(*everything, _nodes(x, float(everything[0].max()), sums.d, cell / 4, upper), upper)
 
 
 def _with_large(
-    sums: LatticeSums, tail: Array, large: Array, bins: int, most: int, upper: bool
+    sums: LatticeSums, single: tuple[Array, Array], bins: int, most: int, cell: float, upper: bool
 ) -> Iterator[tuple[Array, Array]]:
-    """For n = 1, …: sums in which exactly n values are above the cut."""
-    single = tail, large
-    coarse = gathered(*single, _growing(float(tail[0]), float(tail[-1]), 1 / 16), upper)
+    """For n = 1, …: sums in which exactly n values are above the cut; two or more are rare and may be coarse."""
+    coarse = _regathered(single, 4 * cell, upper)
     some = single
     for n in range(1, most + 1):
-        if n == 2:
-            some = coarse
-        if n >= 2:
-            both = pairwise(*some, *coarse)
-            some = gathered(*both, _growing(float(both[0].min()), float(both[0].max()), 1 / 16), upper)
-        if n == bins:
-            x, masses = np.zeros(1), np.ones(1)
-        else:
-            x, masses = sums.of(bins - n, upper)
-            if len(x) > _COARSE_POINTS:
-                x, masses = gathered(x, masses, np.linspace(x[0], x[-1], _COARSE_POINTS), upper)
+        if n > 1:
+            some = _regathered(pairwise(*(coarse if n == 2 else some), *coarse), 4 * cell, upper)
+        x, masses = sums.of(bins - n, upper) if n < bins else (np.zeros(1), np.ones(1))
+        if len(x) > _COARSE_POINTS:
+            x, masses = gathered(x, masses, np.linspace(x[0], x[-1], _COARSE_POINTS), upper)
         yield pairwise(x, masses * float(math.comb(bins, n)), *some)
+
+
+def _regathered(law: tuple[Array, Array], cell: float, upper: bool) -> tuple[Array, Array]:
+    return gathered(*law, _growing(float(law[0].min()), float(law[0].max()), cell), upper)
 
 
 def _growing(low: float, high: float, cell: float) -> Array:
@@ -139,12 +157,12 @@ def _growing(low: float, high: float, cell: float) -> Array:
     return np.asarray(nodes)
 
 
-def _nodes(x: Array, high: float, d: float, upper: bool) -> Array:
-    """The lattice of x, and growing cells from its end to `high`; from below, shifted so that lattice points are inside."""
+def _nodes(x: Array, high: float, d: float, cell: float, upper: bool) -> Array:
+    """The lattice x, and growing cells from its end to `high`; from below shifted, so that lattice points are inside."""
     lattice = x if upper else np.append(x - d / 2, x[-1] + d / 2)
     if high <= lattice[-1]:
         return np.asarray(lattice)
-    offset = float(1 - lattice[0])
-    beyond = _growing(float(lattice[-1]) + offset, high + offset, 1 / 256) - offset
+    offset = float(1 - lattice[0])  # cells grow with the distance from the lowest sum
+    beyond = _growing(float(lattice[-1]) + offset, high + offset, cell) - offset
     beyond[-1] = max(float(beyond[-1]), high)
     return np.append(lattice, beyond[1:])

@@ -23,7 +23,6 @@ _MAX_KEPT = 1 << 17
 _ORDER_RATIO = 1.2
 # Mass of the tilted sum outside the window, on each side; charged, relative to a Rényi bound on δ.
 _LOG_OUTSIDE = math.log(1e7)
-# Exponents stay where e^x neither overflows nor underflows.
 _MAX_EXPONENT = 500.0
 # Chernoff shifts tried, in standard deviations; √(2·ln 1e7) = 5.7 is best for a Gaussian.
 _SHIFTS = np.array([0.03, 0.1, 0.3, 0.6, 1.0, 1.5, 2.2, 3.2, 4.2, 5.0, 5.7, 6.5, 8.0])
@@ -42,7 +41,8 @@ class Composition:
         for row, a in zip(self.rows, atoms, strict=True):
             row[a.first - self.first : a.last - self.first + 1] = a.masses
         self.infinite = float(self.times @ np.array([a.infinite for a in atoms]))  # union bound
-        self.largest_order = _MAX_EXPONENT / max(self.points[-1], -self.points[0])
+        # Orders between which no e^(λs) overflows; that some vanish is harmless.
+        self.lowest, self.highest = _MAX_EXPONENT / self.points[0], 1 + _MAX_EXPONENT / self.points[-1]
         self.spread = self._moments(1.0)[1]
         self._profiles: dict[float, Profile | None] = {}
 
@@ -59,7 +59,7 @@ class Composition:
         return self._best_order(lambda orders, logs: logs - (orders - 1) * epsilon)
 
     def _best_order(self, bound: Callable[[Array, Array], Array]) -> float:
-        high = min(60 / self.spread, self.largest_order / 2)
+        high = min(60 / self.spread, (self.highest - 1) / 2)
         low, best = high / 3000, math.nan
         for count in (12, 7):
             orders = 1 + np.geomspace(low, high, count)
@@ -116,9 +116,10 @@ class Composition:
 
     def _window(self, order: float, cumulant: float) -> tuple[int, int]:
         """Indices between which all but 2e-7 of the tilted sum lies (Chernoff)."""
-        shifts = np.minimum(_SHIFTS / self._moments(order)[1], self.largest_order / 2)
-        high = float(np.min((self.cumulants(order + shifts) - cumulant + _LOG_OUTSIDE) / shifts))
-        low = -float(np.min((self.cumulants(order - shifts) - cumulant + _LOG_OUTSIDE) / shifts))
+        shifts = _SHIFTS / self._moments(order)[1]
+        up, down = np.minimum(shifts, self.highest - order), np.minimum(shifts, order - self.lowest)
+        high = float(np.min((self.cumulants(order + up) - cumulant + _LOG_OUTSIDE) / up))
+        low = -float(np.min((self.cumulants(order - down) - cumulant + _LOG_OUTSIDE) / down))
         total = sum(self.counts)
         return (
             max(math.floor(low / self.step), self.first * total),

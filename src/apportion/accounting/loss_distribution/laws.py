@@ -107,7 +107,7 @@ class Tabulated:
         above = self._above_mass + self._above_excess
         high = self._above[min(int(np.count_nonzero(above > tail)), len(self._above) - 1)]
         low = self._below[min(int(np.count_nonzero(self._below_mass > tail)), len(self._below) - 1)]
-        return math.log1p(-min(float(low), 1 - 1e-9)), math.log1p(float(high))
+        return math.log1p(-min(float(low), 1 - 1e-12)), math.log1p(float(high))
 
 
 def _outer_sums(values: Array) -> Array:

@@ -63,7 +63,7 @@ class Profile:
         return min(self._raw(epsilon) + margin + self.infinite, 1.0)
 
     def epsilon(self, delta: float) -> float:
-        """The ε ≥ 0 at which the bound crosses `delta`: from above, or from below; ∞ if not in the window."""
+        """The ε ≥ 0 at which the bound crosses `delta`: from above, or from below."""
         value = self._value * self._unit
         margin = self._margin(self.points)
         if not self.upper:
@@ -74,13 +74,21 @@ class Profile:
             return max(self._cross(index, delta + float(margin[index])), 0.0)
         within = np.flatnonzero(value + margin + self.infinite <= delta)
         if not len(within):
-            return math.inf
+            return self._beyond(delta)
         index = int(within[0])
         if index == 0:
             return max(float(self.points[0]), 0.0)
         # Inside the cell the margin at its left end stands for the whole cell, as it falls with ε.
         inside = self._cross(index - 1, delta - self.infinite - float(margin[index - 1]))
         return max(min(inside, float(self.points[index])), 0.0)
+
+    def _beyond(self, delta: float) -> float:
+        """To the right of the window only the margin and the infinite part are left."""
+        if delta <= self.infinite:
+            return math.inf
+        constant = float(log_hockey_constant(np.array(self.order)))
+        needed = self.log_scale + constant + math.log(self.slack / (delta - self.infinite))
+        return max(float(self.points[-1]), needed / (self.order - 1), 0.0)
 
     def _cross(self, index: int, delta: float) -> float:
         """Where δ falls to `delta` between node `index` and the next; it is straight in e^ε there."""

@@ -14,7 +14,7 @@ from apportion.accounting.loss_distribution.slopes import LINEAR, Array, Sides, 
 
 @dataclass(frozen=True, slots=True)
 class ValueGrid:
-    """`lattice` in units of d, `tail` as positions; `bottom_mass` is Q(V below the lattice)."""
+    """`lattice` in units of d, with cells that grow far from 1; `tail` as positions beyond it."""
 
     d: float
     lattice: Array
@@ -24,7 +24,12 @@ class ValueGrid:
     @staticmethod
     def of(mu: float, d: float, bottom: float, cut: float, top: float, cell: float) -> "ValueGrid":
         """From x = `bottom` to `top`: a lattice up to `cut`, then cells that are the part `cell` of their value."""
-        lattice = np.arange(math.floor(bottom / d), math.ceil(cut / d) + 1)
+        end = math.ceil(cut / d)
+        above, width = [0], 1
+        while above[-1] < end:  # cells grow slowly, or lower hulls would lose the nodes beside a jump
+            width = max(1, min(int(cell * (1 / d + above[-1])), width + 1 + width // 4)) if len(above) > 64 else 1
+            above.append(min(above[-1] + width, end))
+        lattice = np.append(np.arange(math.floor(bottom / d), 0), above)
         start = d * float(lattice[-1])
         count = max(math.ceil(math.log((1 + top) / (1 + start)) / math.log1p(cell)), 0)
         tail = np.expm1(math.log1p(start) + math.log1p(cell) * np.arange(1, count + 1))
