@@ -26,7 +26,7 @@ def test_the_commands_run(
     apportion: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    commands = re.findall(r"^apportion (?!train --data)(.*)$", README.replace("\\\n", " "), re.MULTILINE)
+    commands = re.findall(r"^apportion (?!train --data )(.*)$", README.replace("\\\n", " "), re.MULTILINE)
     assert len(commands) >= 7
     for command in commands:
         code, _, err = apportion(*shlex.split(command))

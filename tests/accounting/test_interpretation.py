@@ -3,6 +3,7 @@ import math
 import pytest
 from scipy.special import ndtr, ndtri
 
+from apportion.accounting.conversions import epsilon_of_mu
 from apportion.accounting.interpretation import posterior, profile_of_event, profile_of_pair
 from apportion.errors import InvalidArgument
 from apportion.events import GaussianRelease, PartitionEpoch, PoissonLaw, RepeatAndSelect, Repeated
@@ -12,7 +13,7 @@ from apportion.events import GaussianRelease, PartitionEpoch, PoissonLaw, Repeat
 @pytest.mark.parametrize("sigma", [0.7, 1.0, 4.0])
 def test_a_gaussian_attacker_is_bounded_by_the_neyman_pearson_test(sigma: float, rate: float) -> None:
     """The best test of N(0, 1) against N(1/σ, 1) has power Φ(Φ⁻¹(α) + 1/σ): never above our bound, and close to it."""
-    profile = profile_of_event(GaussianRelease(sigma=sigma), "add-remove", 3 / sigma, 1e-5)
+    profile = profile_of_event(GaussianRelease(sigma=sigma), "add-remove", epsilon_of_mu(1 / sigma, 1e-5), 1e-5)
     exact = float(ndtr(ndtri(rate) + 1 / sigma))
     assert exact - 1e-9 <= profile.true_positive_rate(rate) <= exact * 1.02 + 1e-4
 

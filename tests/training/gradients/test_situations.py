@@ -178,6 +178,24 @@ def test_active_dropout_is_the_same_in_norm_and_sum():
     assert flat(result.sums).norm() == pytest.approx(1e-3, rel=1e-9)
 
 
+class ViewsImages(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Conv2d(2, 3, 3), nn.Linear(48, 2)
+
+    def forward(self, inputs):
+        return self.head(torch.tanh(self.first(inputs)).view(len(inputs), -1))
+
+
+def test_images_are_held_channels_last_unless_the_model_objects():
+    inputs, targets = data(5, 2, 6, 6)
+    prepared = assert_matches_loop(ViewsImages(), squared, inputs, targets)
+    assert [recipe.channels_last for recipe in prepared.recipes.values()] == [False]
+    layers = nn.Conv2d(2, 3, 3), nn.Tanh(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 2)
+    prepared = assert_matches_loop(nn.Sequential(*layers), squared, inputs, targets)
+    assert [recipe.channels_last for recipe in prepared.recipes.values()] == [True]
+
+
 class Flattens(nn.Module):
     """Examples × positions in one axis, examples outermost: allowed; positions outermost: beyond the rules."""
 
