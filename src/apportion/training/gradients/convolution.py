@@ -38,6 +38,18 @@ def convolution(use: Use) -> list[Piece]:
     ]
 
 
+def channels_last(images: Tensor) -> Tensor:
+    """The same images with the channels innermost in memory, which convolutions and pooling much prefer.
+
+    With one channel both orders look alike, and PyTorch goes by the strides.
+    """
+    if images.dim() != 4:
+        return images
+    images = images.contiguous(memory_format=torch.channels_last)
+    height, width = images.shape[2:]
+    return images.as_strided(images.shape, (height * width, 1, width, 1)) if images.shape[1] == 1 else images
+
+
 def _patches(layer: Convolution, inputs: Tensor) -> Tensor:
     """(N, channels, *space) → (N, *positions, *kernel, channels), a strided view of the padded input."""
     padded = _pad(layer, inputs).movedim(1, -1).contiguous()  # (N, *space, channels)

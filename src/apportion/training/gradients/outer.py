@@ -177,6 +177,7 @@ def summed_products(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
+    """Long rows in the result are quicker, so the side with fewer columns goes first."""
     if left.dim() > 2:
         left, right = left.flatten(0, -2), right.flatten(0, -2)
-    return left.T @ right
+    return left.T @ right if left.shape[1] <= right.shape[1] else (right.T @ left).T

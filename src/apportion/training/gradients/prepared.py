@@ -104,7 +104,7 @@ class Prepared:
             )
 
     def _by_rules(self, recipe: Recipe, inputs: Tensor, targets: Tensor, clip: float) -> ClippedSum:
-        recorder = Recorder(len(inputs), recipe.layouts, recipe.changed_in_place)
+        recorder = Recorder(len(inputs), recipe.layouts, recipe.changed_in_place, channels_last=recipe.channels_last)
         replacements = [(site.layer, noting(recorder, site)) for site in self.sites.values()]
         with without_gradients(self.parameters.values()), replaced_forwards(replacements), torch.enable_grad():
             with without_fast_path() if self.has_fast_path else nullcontext():

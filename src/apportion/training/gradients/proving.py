@@ -8,6 +8,7 @@ that fails goes to the fallback, which is slow and right.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +16,12 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from apportion.training.clipping import flat_norms
 from apportion.training.gradients.attention import without_fast_path
+from apportion.training.gradients.pieces import Piece
 from apportion.training.gradients.recording import Recorder, Site, replaced_forwards
 from apportion.training.gradients.sites import noting, with_values
-from apportion.training.gradients.summation import instantiated
+from apportion.training.gradients.summation import clip_and_sum_pieces, instantiated
 from apportion.training.losses import PerExampleLoss
 
 # Relative, per parameter. Wrong rules are wrong by about 1.
@@ -31,6 +34,7 @@ EXAMPLES = (3, 5, 7, 2)
 class Recipe:
     """What was proved: the rules are right when the model makes these calls, with the examples in these places."""
 
+    channels_last: bool
     calls: tuple[str, ...]
     layouts: Mapping[str, Any]
     changed_in_place: frozenset[str]
@@ -49,9 +53,11 @@ class _Comparison(torch.nn.Module):
         super().__init__()
         self.model, self.loss, self.sites = model, loss, sites
 
-    def forward(self, inputs: Tensor, targets: Tensor, values: Mapping[str, Tensor]) -> Recipe | None:
+    def forward(
+        self, inputs: Tensor, targets: Tensor, values: Mapping[str, Tensor], channels_last: bool
+    ) -> Recipe | None:
         examples = len(inputs)
-        recorder = Recorder(examples)
+        recorder = Recorder(examples, channels_last=channels_last)
         sites = {site.name: with_values(site, {n: v.detach() for n, v in values.items()}) for site in self.sites}
         with replaced_forwards([(site.layer, noting(recorder, site)) for site in sites.values()]):
             losses = self.loss(self.model(inputs), targets)
@@ -59,20 +65,20 @@ class _Comparison(torch.nn.Module):
             true = _true_gradients(losses, values)
             edges = [edge for call in recorder.calls for edge in call.edges]
             at_edges = list(torch.autograd.grad(losses.sum(), edges, allow_unused=True)) if edges else []
+        tolerance = self._tolerance(losses, values)
         with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
-            pieces = []
+            pieces: list[Piece] = []
             for site, call in zip(recorder.sites, recorder.calls, strict=True):
                 own, at_edges = at_edges[: len(call.edges)], at_edges[len(call.edges) :]
                 pieces += call.pieces(sites[site], own, examples)
             ours = instantiated(pieces, torch.arange(examples))
-        if not _agree(true, ours, self._tolerance(losses, recorder, values)):
-            return None
+            if not _agree(true, ours, tolerance) or not _norms_agree(pieces, ours, values, tolerance):
+                return None
         silent = tuple(name for name, gradient in true.items() if gradient is None)
-        return Recipe(
-            tuple(call.label for call in recorder.calls), recorder.layouts, recorder.changed_in_place(), silent
-        )
+        calls = tuple(call.label for call in recorder.calls)
+        return Recipe(channels_last, calls, recorder.layouts, recorder.changed_in_place(), silent)
 
-    def _tolerance(self, losses: Tensor, recorder: Recorder, values: Mapping[str, Tensor]) -> float:
+    def _tolerance(self, losses: Tensor, values: Mapping[str, Tensor]) -> float:
         dtypes = {losses.dtype, *(value.dtype for value in values.values())}
         if torch.is_autocast_enabled(losses.device.type):
             dtypes.add(torch.bfloat16)
@@ -82,7 +88,27 @@ class _Comparison(torch.nn.Module):
 def prove(
     model: torch.nn.Module, loss: PerExampleLoss, sites: Sequence[Site], inputs: Tensor, targets: Tensor
 ) -> Recipe | None:
-    """A recipe, or None if the rules and autograd disagree about this model."""
+    """A recipe, or None if the rules and autograd disagree about this model.
+
+    Images are held channels-last if the model has convolutions and does not object (`view` on an image does).
+    """
+    if any(isinstance(site.layer, torch.nn.Conv2d) for site in sites):
+        with suppress(Exception):
+            recipe = _prove(model, loss, sites, inputs, targets, channels_last=True)
+            if recipe is not None:
+                return recipe
+    return _prove(model, loss, sites, inputs, targets, channels_last=False)
+
+
+def _prove(
+    model: torch.nn.Module,
+    loss: PerExampleLoss,
+    sites: Sequence[Site],
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    channels_last: bool,
+) -> Recipe | None:
     possible = [n for n in EXAMPLES if n <= len(inputs)]
     if not possible:
         raise Undecided
@@ -96,7 +122,8 @@ def prove(
         named |= {f"model.{name}": buffer.clone() for name, buffer in model.named_buffers()}
         with torch.random.fork_rng(), torch.enable_grad(), without_fast_path():
             try:
-                recipe: Recipe | None = functional_call(comparison, named, (inputs[rows], targets[rows], values))
+                arguments = (inputs[rows], targets[rows], values, channels_last)
+                recipe: Recipe | None = functional_call(comparison, named, arguments)
                 return recipe
             except Undecided:
                 continue
@@ -149,3 +176,16 @@ def _agree(true: Mapping[str, Tensor | None], ours: Mapping[str, Tensor], tolera
         if not bool(difference <= allowed):
             return False
     return True
+
+
+def _norms_agree(
+    pieces: Sequence[Piece], ours: Mapping[str, Tensor], values: Mapping[str, Tensor], tolerance: float
+) -> bool:
+    """What the pieces say about norms without building gradients is what the built gradients say."""
+    if not ours:
+        return True
+    expected = flat_norms(ours)
+    examples = len(expected)
+    norms = clip_and_sum_pieces(pieces, values, examples, 1.0).norms
+    close = (norms - expected).abs() <= tolerance * expected
+    return bool((close | ~torch.isfinite(expected)).all())

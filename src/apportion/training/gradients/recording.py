@@ -105,13 +105,20 @@ class _Anchor(torch.autograd.Function):
 class Recorder:
     """Collects the calls of one forward pass over `examples` examples.
 
-    Without layouts it infers them, by shape; with layouts it holds every call to them.
+    Without layouts it infers them, by shape; with layouts it holds every call to them. `channels_last` asks images to be
+    held so between layers.
     """
 
     def __init__(
-        self, examples: int, layouts: Mapping[str, Any] | None = None, changed_in_place: Collection[str] = ()
+        self,
+        examples: int,
+        layouts: Mapping[str, Any] | None = None,
+        changed_in_place: Collection[str] = (),
+        *,
+        channels_last: bool = False,
     ) -> None:
         self.examples = examples
+        self.channels_last = channels_last
         self.layouts: dict[str, Any] = dict(layouts or {})
         self.learning = layouts is None
         self.calls: list[Call] = []

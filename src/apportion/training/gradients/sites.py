@@ -9,6 +9,7 @@ from torch import Tensor
 from apportion.training.gradients import attention, convolution, embedding, linear, normalisation  # noqa: F401
 from apportion.training.gradients.any_layer import noting_any_layer
 from apportion.training.gradients.attention import is_plain, noting_attention
+from apportion.training.gradients.convolution import channels_last
 from apportion.training.gradients.pieces import Part
 from apportion.training.gradients.recording import Forward, Recorder, Site
 from apportion.training.gradients.registry import RULES, Rule, RuleDoesNotApply
@@ -43,6 +44,8 @@ def noting(recorder: Recorder, site: Site) -> Forward:
     rule = RULES.get(type(layer))
     if rule is None:
         return noting_any_layer(recorder, site.name, layer, forward)
+    if recorder.channels_last and isinstance(layer, torch.nn.Conv2d):
+        return _noting_layer(recorder, site.name, rule, lambda images: forward(channels_last(images)))
     return _noting_layer(recorder, site.name, rule, forward)
 
 
