@@ -176,7 +176,7 @@ class Recomputed:
             flat, _ = tree_flatten(functional_call(self.site.layer, values, args, kwargs))
             return tuple(value for value in flat if _has_gradient(value))
 
-        pull = vjp(outputs, dict(self.site.values))[1]
+        pull = vjp(outputs, {name: value.detach() for name, value in self.site.values.items()})[1]
         places = [axis for axis in layout.outputs if axis is not None]
         pulled: dict[str, Tensor] = pull(tuple(g.unsqueeze(a) for g, a in zip(gradients, places, strict=True)))[0]
         return pulled

@@ -1,7 +1,7 @@
 """A model and its loss, made ready for clipped sums of per-example gradients."""
 
 import warnings
-from collections.abc import Callable, Hashable, MutableMapping
+from collections.abc import Callable, Hashable, Mapping, MutableMapping
 from contextlib import nullcontext
 from types import TracebackType
 from typing import Self
@@ -15,63 +15,74 @@ from apportion.training.gradients.attention import without_fast_path
 from apportion.training.gradients.per_example import clipped_sum_by_examples, trainable
 from apportion.training.gradients.pieces import Piece
 from apportion.training.gradients.proving import Recipe, Undecided, prove
-from apportion.training.gradients.recording import Recorder, replaced_forwards, without_gradients
+from apportion.training.gradients.recording import Recorder, Site, replaced_forwards, without_gradients
 from apportion.training.gradients.registry import RuleDoesNotApply
 from apportion.training.gradients.sites import find_sites, noting
 from apportion.training.gradients.summation import clip_and_sum_pieces
-from apportion.training.losses import per_example
+from apportion.training.losses import PerExampleLoss, per_example
 
 Recipes = MutableMapping[Hashable, Recipe | None]
 
 
-class Prepared:
-    """`prepared(inputs, targets, clip)` → `ClippedSum`.
+class Preparation:
+    """What is known about a model's structure, without holding on to the model itself."""
 
-    Between calls the model is exactly as the user left it: layers are replaced only while a call runs. A change of the
-    model's modules or of which parameters are trainable asks for a new `Prepared`.
-    """
-
-    def __init__(self, model: torch.nn.Module, loss: Callable[..., Tensor], recipes: Recipes | None = None) -> None:
-        self.model, self.loss, self.user_loss = model, per_example(loss), loss
-        self.recipes: Recipes = {} if recipes is None else recipes
+    def __init__(self, model: torch.nn.Module) -> None:
         self.parameters = trainable(model)
         self.sites = {site.name: site for site in find_sites(model)}
-        self.modules = list(model.modules())
-        self.structure = tuple((name, type(module)) for name, module in model.named_modules())
+        self.modules = [module for module in model.modules() if module is not model]
+        self.recipes: Recipes = {}
+        self._losses: dict[Callable[..., Tensor], PerExampleLoss] = {}
         transformers = (torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer, torch.nn.MultiheadAttention)
-        self.has_fast_path = any(isinstance(module, transformers) for module in self.modules)
+        self.has_fast_path = any(isinstance(module, transformers) for module in (model, *self.modules))
+        self.holds_model = any(site.layer is model for site in self.sites.values())
+        self._structure = _structure(model)
 
-    def __enter__(self) -> Self:
-        return self
+    def fits(self, model: torch.nn.Module) -> bool:
+        """Whether the model still has the modules and trainable parameters that it had."""
+        return _structure(model) == self._structure
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Forgets what was learnt about the model; there is nothing else to undo."""
-        self.recipes.clear()
-
-    def __call__(self, inputs: Tensor, targets: Tensor, clip: float) -> ClippedSum:
+    def clipped_sum(
+        self, model: torch.nn.Module, loss: Callable[..., Tensor], inputs: Tensor, targets: Tensor, clip: float
+    ) -> ClippedSum:
         clip = _checks.positive("clip", clip)
-        if len(inputs) == 0:
+        if inputs.shape[0] == 0:
             return clip_and_sum_pieces([], self.parameters, 0, clip)
-        recipe = self._recipe(inputs, targets)
+        compute = self._losses.get(loss)
+        if compute is None:
+            compute = self._losses[loss] = per_example(loss)
+        recipe = self._recipe(model, loss, compute, inputs, targets)
         if recipe is not None:
             try:
-                return self._by_rules(recipe, inputs, targets, clip)
+                return self._by_rules(recipe, model, compute, inputs, targets, clip)
             except RuleDoesNotApply:
                 pass  # this batch made the model do something else than what was proved
-        return clipped_sum_by_examples(self.model, self.loss, inputs, targets, clip)
+        return clipped_sum_by_examples(model, compute, inputs, targets, clip)
 
-    def _recipe(self, inputs: Tensor, targets: Tensor) -> Recipe | None:
-        key = self._situation(inputs, targets)
+    def _recipe(
+        self,
+        model: torch.nn.Module,
+        loss: Callable[..., Tensor],
+        compute: PerExampleLoss,
+        inputs: Tensor,
+        targets: Tensor,
+    ) -> Recipe | None:
+        """What was proved for such a batch, proving it if it is the first one."""
+        key = (
+            loss,
+            inputs.shape[1:],
+            inputs.dtype,
+            targets.shape[1:],
+            targets.dtype,
+            torch.is_autocast_enabled(inputs.device.type),
+            model.training,
+            tuple([module.training for module in self.modules]),
+        )
         if key not in self.recipes:
             if len(inputs) < 2 or not self.sites:
                 return None
             try:
-                self.recipes[key] = prove(self.model, self.loss, list(self.sites.values()), inputs, targets)
+                self.recipes[key] = prove(model, compute, list(self.sites.values()), inputs, targets)
             except Undecided:
                 return None
             except Exception:
@@ -79,20 +90,6 @@ class Prepared:
                 self.recipes[key] = None
             self._report(self.recipes[key])
         return self.recipes[key]
-
-    def _situation(self, inputs: Tensor, targets: Tensor) -> Hashable:
-        """What a recipe may depend on."""
-        return (
-            self.user_loss,
-            inputs.shape[1:],
-            inputs.dtype,
-            targets.shape[1:],
-            targets.dtype,
-            torch.is_autocast_enabled(inputs.device.type),
-            tuple(module.training for module in self.modules),
-            self.structure,
-            tuple(self.parameters),
-        )
 
     def _report(self, recipe: Recipe | None) -> None:
         if recipe is not None and recipe.without_gradient:
@@ -103,12 +100,20 @@ class Prepared:
                 stacklevel=5,
             )
 
-    def _by_rules(self, recipe: Recipe, inputs: Tensor, targets: Tensor, clip: float) -> ClippedSum:
+    def _by_rules(
+        self,
+        recipe: Recipe,
+        model: torch.nn.Module,
+        loss: PerExampleLoss,
+        inputs: Tensor,
+        targets: Tensor,
+        clip: float,
+    ) -> ClippedSum:
         recorder = Recorder(len(inputs), recipe.layouts, recipe.changed_in_place, channels_last=recipe.channels_last)
         replacements = [(site.layer, noting(recorder, site)) for site in self.sites.values()]
         with without_gradients(self.parameters.values()), replaced_forwards(replacements), torch.enable_grad():
             with without_fast_path() if self.has_fast_path else nullcontext():
-                losses = self.loss(self.model(inputs), targets)
+                losses = loss(model(inputs), targets)
             recorder.recording = False
             if tuple(call.label for call in recorder.calls) != recipe.calls:
                 raise RuleDoesNotApply("the model called its layers in another order than before")
@@ -128,3 +133,57 @@ class Prepared:
         examples = recorder.examples
         del recorder
         return clip_and_sum_pieces(pieces, self.parameters, examples, clip)
+
+
+class Prepared:
+    """`prepared(inputs, targets, clip)` → `ClippedSum`.
+
+    Between calls the model is exactly as the user left it: layers are replaced only while a call runs. A change of the
+    model's modules, or of which parameters are trainable, asks for a new `Prepared`.
+    """
+
+    def __init__(self, model: torch.nn.Module, loss: Callable[..., Tensor]) -> None:
+        self.model, self.loss = model, loss
+        self._preparation = Preparation(model)
+
+    @property
+    def recipes(self) -> Recipes:
+        return self._preparation.recipes
+
+    @property
+    def sites(self) -> Mapping[str, Site]:
+        return self._preparation.sites
+
+    def __call__(self, inputs: Tensor, targets: Tensor, clip: float) -> ClippedSum:
+        return self._preparation.clipped_sum(self.model, self.loss, inputs, targets, clip)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forgets what was learnt about the model; there is nothing else to undo."""
+        self.recipes.clear()
+
+
+def _structure(model: torch.nn.Module) -> list[tuple[int, ...]]:
+    """Identities of all modules and parameters, and which are trainable: quick, because it is asked at every step.
+
+    Identities are safe to compare because a preparation keeps all but the model itself alive.
+    """
+    found: list[tuple[int, ...]] = []
+    stack = [model]
+    while stack:
+        module = stack.pop()
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                found.append((id(parameter), parameter.requires_grad))
+        for child in module._modules.values():
+            if child is not None:
+                found.append((id(child),))
+                stack.append(child)
+    return found

@@ -26,7 +26,7 @@ def find_sites(model: torch.nn.Module) -> list[Site]:
         if own:
             trainable = {n: p for n, p in layer.named_parameters() if p.requires_grad}
             parts = {n: Part(canonical[id(p)], p.shape) for n, p in trainable.items()}
-            sites.append(Site(name, layer, parts, {n: p.detach() for n, p in trainable.items()}))
+            sites.append(Site(name, layer, parts, trainable))
         elif not known:
             for child_name, child in layer.named_children():
                 visit(f"{name}.{child_name}" if name else child_name, child)

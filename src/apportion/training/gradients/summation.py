@@ -40,17 +40,25 @@ def clip_and_sum_pieces(
     dtype = coarsest([*(p.dtype for p in parameters.values()), *(piece.dtype for piece in pieces)])
     alone, shared = _apart(pieces)
     norms, floor = _norms(alone, shared, examples)
-    trusted = norms < TRUSTED_UP_TO[dtype]
-    if floor is not None:
-        trusted &= norms >= floor
-    dropped = None
-    if clip < SMALLEST_CLIP[dtype] or not bool(trusted.all()):
-        dropped = torch.arange(examples) if clip < SMALLEST_CLIP[dtype] else (~trusted).nonzero().flatten()
+    dropped = _not_trusted(norms, floor, clip, dtype)
     aim = clip * (1 - HEADROOM[dtype])
     sums = _weighted(alone + shared, parameters, clip_factors(norms, aim), dropped)
     if dropped is not None:
         norms = norms.index_copy(0, dropped, _add_with_care(alone + shared, parameters, dropped, aim, sums))
     return ClippedSum(sums=sums, norms=norms, bound=stated_bound(clip, dtype))
+
+
+def _not_trusted(norms: Tensor, floor: Tensor | None, clip: float, dtype: torch.dtype) -> Tensor | None:
+    """The examples that must go the careful way; None if there are none."""
+    if clip < SMALLEST_CLIP[dtype]:
+        return torch.arange(len(norms))
+    # The largest of all is NaN if any is NaN, and then not below.
+    if len(norms) == 0 or (norms.amax().item() < TRUSTED_UP_TO[dtype] and floor is None):
+        return None
+    trusted = norms < TRUSTED_UP_TO[dtype]
+    if floor is not None:
+        trusted &= norms >= floor
+    return None if bool(trusted.all()) else (~trusted).nonzero().flatten()
 
 
 def coarsest(dtypes: Sequence[torch.dtype]) -> torch.dtype:
