@@ -30,6 +30,7 @@ __all__ = ["LossDistribution"]
 # Steps in units of a factor's standard deviation: at 0.05 the interval is about 0.1 % wide.
 _FINENESS = 0.05
 _REFINEMENTS = 3
+_ORDERS = 8
 # What truncation may leave out when δ is not known beforehand.
 _SMALLEST_TAIL_DECADES = -18
 
@@ -111,8 +112,7 @@ class LossDistribution(Accountant[Price]):
             return plain
         both = composed(bill, self._fineness, _SMALLEST_TAIL_DECADES, True)
         assert both is not None
-        found = [c.profile(c.order_at(epsilon), True) for c in (both.remove, both.add)]
-        return max(min(plain, 1.0 if p is None else p.delta(epsilon)) for p in found)
+        return min(plain, max(_delta(both.remove, epsilon), _delta(both.add, epsilon)))
 
     @property
     def _fineness(self) -> float:
@@ -130,10 +130,33 @@ def _without_amplification(bill: Bill, delta: float) -> float:
 
 
 def _epsilon(composition: Composition, delta: float, upper: bool) -> float:
-    profile = composition.profile(composition.order_for(delta), upper)
-    if profile is None:
-        return math.inf if upper else 0.0
-    return profile.epsilon(delta)
+    """The best over a few orders: every one is valid, so trying more costs only time.
+
+    The order of the best Rényi bound is right for light tails. Where one large value can do what many small ones do,
+    that order looks at the large value only; lower ones are tried until the margin is within 1 % of δ.
+    """
+    best, order = math.inf if upper else 0.0, composition.order_for(delta)
+    for _ in range(_ORDERS):
+        profile = composition.profile(order, upper)
+        if profile is not None:
+            found = profile.epsilon(delta)
+            best = min(best, found) if upper else max(best, found)
+            if profile.margin(found) <= 0.01 * delta:
+                break
+        order = composition.lower_order(order)
+    return best
+
+
+def _delta(composition: Composition, epsilon: float) -> float:
+    best, order = 1.0, composition.order_at(epsilon)
+    for _ in range(_ORDERS):
+        profile = composition.profile(order, True)
+        if profile is not None:
+            best = min(best, profile.delta(epsilon))
+            if profile.margin(epsilon) <= 0.01 * best:
+                break
+        order = composition.lower_order(order)
+    return best
 
 
 def _tail_decades(delta: float) -> int:

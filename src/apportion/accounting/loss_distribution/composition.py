@@ -69,6 +69,10 @@ class Composition:
         # One of a fixed series, so that queries close to each other share a pass, whatever was asked before.
         return 1 + _ORDER_RATIO ** round(math.log(best - 1, _ORDER_RATIO))
 
+    def lower_order(self, order: float) -> float:
+        """About half as far from one, in the same series."""
+        return 1 + (order - 1) / _ORDER_RATIO**4
+
     def profile(self, order: float, upper: bool) -> Profile | None:
         """δ(ε) from the pass at `order`, as an upper or a lower bound; None if the window would be too long."""
         if order not in self._profiles:

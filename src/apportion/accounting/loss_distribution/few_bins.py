@@ -14,7 +14,7 @@ from apportion.accounting.loss_distribution.slopes import Array
 from apportion.accounting.loss_distribution.sums import gathered, pairwise
 
 # More nodes than this squared are too many pairs.
-_MAX_NODES = 1500
+_MAX_NODES = 1000
 
 
 def few_bins_law(mu: float, bins: int, fineness: float, tail: float, upper: bool) -> Tabulated | None:

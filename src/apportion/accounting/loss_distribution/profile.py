@@ -55,7 +55,7 @@ class Profile:
 
     def delta(self, epsilon: float) -> float:
         """A bound on δ at `epsilon`, on the side this profile was made for."""
-        margin = float(self._margin(np.array([epsilon]))[0])
+        margin = self.margin(epsilon)
         if not self.upper:
             return max(self._raw(epsilon) - margin, 0.0)
         if epsilon < self._known_from:
@@ -81,6 +81,10 @@ class Profile:
         # Inside the cell the margin at its left end stands for the whole cell, as it falls with ε.
         inside = self._cross(index - 1, delta - self.infinite - float(margin[index - 1]))
         return max(min(inside, float(self.points[index])), 0.0)
+
+    def margin(self, epsilon: float) -> float:
+        """How much of δ at `epsilon` is allowance for windows and rounding."""
+        return float(self._margin(np.array([epsilon]))[0])
 
     def _beyond(self, delta: float) -> float:
         """To the right of the window only the margin and the infinite part are left."""
