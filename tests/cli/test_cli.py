@@ -64,6 +64,14 @@ def test_account_prices_by_every_valid_accountant(apportion: Call) -> None:
     assert {entry["adjacency"] for entry in data["guarantees"]} == {"zero-out"}
 
 
+def test_account_states_groups(apportion: Call) -> None:
+    common = ("account", "--batches", "10", "--epochs", "2", "--delta", "1e-5", "--sigma", "3", "--group", "2")
+    data = as_json(apportion(*common, "--json"))
+    assert data["group"]["group_size"] == 2
+    assert data["group"]["epsilon"] > data["tightest"]["epsilon"]
+    assert "groups of 2" in apportion(*common)[1]
+
+
 def test_account_all_marks_what_is_not_valid(apportion: Call) -> None:
     common = ("--epochs", "400", "--delta", "1e-5", "--sigma", "6", "--all", "--json")
     data = as_json(apportion("account", "--batching", "shuffle", "--batches", "100", *common))

@@ -7,6 +7,7 @@ import typer
 
 from apportion import _checks
 from apportion.accounting.comparison import Entry, compare
+from apportion.accounting.groups import group_guarantee
 from apportion.cli import options as o
 from apportion.cli import output
 from apportion.errors import InvalidArgument, UnpricedEvent
@@ -35,6 +36,10 @@ def account(
             "--all", help="Also show what is not valid here, with the reason, for comparison as in the paper's figures."
         ),
     ] = False,
+    group: Annotated[
+        int | None,
+        typer.Option(help="Also state ε for groups of this many records (one person's, say).", show_default=False),
+    ] = None,
     plot: o.PlotOption = None,
     as_json: o.JsonOption = False,
 ) -> None:
@@ -64,19 +69,24 @@ def account(
     if not proven:
         refusals = compare(chosen, sigmas, delta, neighbours, everything=True)
         raise UnpricedEvent(f"no accountant is valid for {chosen.kind} under {neighbours}: {refusals[-1].reason}")
+    event = Composed(events=tuple(chosen.event(sigma) for sigma in sigmas))
+    groups = None if group is None else group_guarantee(event, delta, neighbours, group)
     if as_json:
         output.print_json(
             {
                 "batching": chosen.kind,
                 "epochs": epochs,
                 "delta": delta,
-                "rho": rho_of(Composed(events=tuple(chosen.event(sigma) for sigma in sigmas)), neighbours),
+                "rho": rho_of(event, neighbours),
+                **({} if groups is None else {"group": groups.to_json()}),
                 "guarantees": [entry.to_json() for entry in entries],
                 "tightest": {"accountant": proven[0].accountant, "epsilon": proven[0].epsilon},
             }
         )
-    else:
-        _show(entries)
+        return
+    _show(entries)
+    if groups is not None:
+        output.out.print(f"groups of {group}: ε = {groups.epsilon:.5g} ({groups.accountant})")
 
 
 def _show(entries: Sequence[Entry]) -> None:
