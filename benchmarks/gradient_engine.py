@@ -1,0 +1,234 @@
+"""One engine, in a process of its own, told by its standard input what to do.
+
+    gradient_engine.py ENGINE      then lines on standard input, each answered by a line of JSON:
+    start WORKLOAD THREADS         a fresh child process takes over: added memory, deviation from the loop, or an error
+    run K                          the child runs K steps: seconds per step, by the wall clock and of the processor
+    stop                           the child ends
+
+Engines: `stock` (eager PyTorch, no privacy), `layout` (the same with our memory layouts, no privacy), `ours` (the
+product's own step: batch selection, clipping, secure noise, optimizer), `opacus-MODE` for every mode of Opacus that runs
+on one machine. Opacus gets ready-made batches instead of its own loader, which would only be slower.
+"""
+
+import copy
+import gc
+import json
+import os
+import re
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from gradient_workloads import WORKLOADS, Workload
+from torch import Tensor, nn
+from torch.nn import functional
+
+BATCHES = 4
+CLIP, SIGMA, RATE = 1.0, 1.0, 0.05
+# Per-example gradients beyond this would not fit the machine; the engine is then reported as not run.
+MOST_BYTES = 4 * 2**30
+
+Step = Callable[[Tensor, Tensor, float], None]
+
+
+class Engine:
+    """A model with its optimizer, a step on given examples, and an endless source of batches."""
+
+    def __init__(self, workload: Workload) -> None:
+        torch.manual_seed(0)
+        self.workload = workload
+        self.model = workload.model()
+        self.inputs, self.targets = workload.data(BATCHES)
+        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE)
+
+    def step(self, inputs: Tensor, targets: Tensor, sigma: float) -> None:
+        self.optimizer.zero_grad()
+        (functional.cross_entropy(self.model(inputs), targets, reduction="sum") / self.workload.batch).backward()
+        self.optimizer.step()
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        while True:
+            for rows in torch.randperm(len(self.inputs)).split(self.workload.batch):
+                yield self.inputs[rows], self.targets[rows]
+
+
+class Layout(Engine):
+    """No privacy, but images channels-last and attention with the examples outermost, as ours holds them."""
+
+    def __init__(self, workload: Workload) -> None:
+        super().__init__(workload)
+        from apportion.training.gradients.attention import noting_attention
+        from apportion.training.gradients.convolution import channels_last
+
+        class NoNotes:
+            def note(self, site: str, rule: object, inputs: Tensor, output: Tensor, *rest: object) -> Tensor:
+                return output
+
+        for module in self.model.modules():
+            if isinstance(module, nn.Conv2d):
+                module.register_forward_pre_hook(lambda module, args: (channels_last(args[0]),))
+            if isinstance(module, nn.MultiheadAttention):
+                module.forward = noting_attention(NoNotes(), "", module)
+
+
+class Ours(Engine):
+    def __init__(self, workload: Workload) -> None:
+        super().__init__(workload)
+        from apportion import Shuffle
+        from apportion.randomness import RandomStream
+        from apportion.training.losses import per_example
+        from apportion.training.step import private_step
+        from apportion.training.tensors import PrivateData
+
+        self.private_step, self.loss, self.stream = private_step, per_example(functional.cross_entropy), RandomStream()
+        self.shuffle, self.data = Shuffle(batches=BATCHES), PrivateData(inputs=self.inputs, targets=self.targets)
+
+    def step(self, inputs: Tensor, targets: Tensor, sigma: float) -> None:
+        self.private_step(
+            self.model,
+            self.loss,
+            self.optimizer,
+            inputs,
+            targets,
+            clip=CLIP,
+            sigma=sigma or 1e-12,
+            nominal_batch_size=self.workload.batch,
+            stream=self.stream,
+        )
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        while True:
+            for rows in self.shuffle.draw(len(self.data), self.stream):
+                yield self.data.batch(rows, lambda inputs, targets: (inputs, targets))
+
+
+class Opacus(Engine):
+    def __init__(self, workload: Workload, mode: str) -> None:
+        super().__init__(workload)
+        from opacus import PrivacyEngine
+        from opacus.validators import ModuleValidator
+        from torch.utils.data import DataLoader, TensorDataset
+
+        self.check_memory(mode)
+        self.model = ModuleValidator.fix(self.model)
+        self.plain = copy.deepcopy(self.model)
+        made = PrivacyEngine().make_private(
+            module=self.model,
+            optimizer=torch.optim.SGD(self.model.parameters(), lr=RATE),
+            data_loader=DataLoader(TensorDataset(self.inputs, self.targets), batch_size=workload.batch),
+            criterion=nn.CrossEntropyLoss(),
+            noise_multiplier=SIGMA,
+            max_grad_norm=CLIP,
+            poisson_sampling=False,
+            grad_sample_mode=mode,
+        )
+        self.model, self.optimizer = made[0], made[1]
+        self.criterion = made[2] if mode == "ghost" else nn.CrossEntropyLoss()
+
+    def check_memory(self, mode: str) -> None:
+        needed = 4 * self.workload.batch * sum(p.numel() for p in self.model.parameters())
+        if mode != "ghost" and needed > MOST_BYTES:
+            raise MemoryError(f"per-example gradients of {needed / 2**30:.0f} GiB")
+
+    def step(self, inputs: Tensor, targets: Tensor, sigma: float) -> None:
+        self.optimizer.noise_multiplier = sigma
+        self.optimizer.zero_grad()
+        self.criterion(self.model(inputs), targets).backward()
+        self.optimizer.step()
+
+
+def engine(name: str, workload: Workload) -> Engine:
+    if name.startswith("opacus-"):
+        return Opacus(workload, name.removeprefix("opacus-"))
+    return {"stock": Engine, "layout": Layout, "ours": Ours}[name](workload)
+
+
+def deviation(running: Engine, private: bool, examples: int = 24) -> float:
+    """Largest relative difference, over parameters, between a noiseless step and the loop over single examples."""
+    inputs, targets = running.inputs[:examples], running.targets[:examples]
+    reference = getattr(running, "plain", None) or copy.deepcopy(running.model)
+    parameters = list(reference.parameters())
+    for parameter, current in zip(parameters, running.model.parameters(), strict=True):
+        parameter.data.copy_(current.data)
+    expected = [torch.zeros_like(parameter) for parameter in parameters]
+    for i in range(examples):
+        value = functional.cross_entropy(reference(inputs[i : i + 1]), targets[i : i + 1])
+        gradients = torch.autograd.grad(value, parameters)
+        norm = torch.cat([gradient.flatten() for gradient in gradients]).norm()
+        for total, gradient in zip(expected, gradients, strict=True):
+            total += gradient * (min(1.0, CLIP / float(norm)) if private else 1.0)
+    before = [parameter.detach().clone() for parameter in running.model.parameters()]
+    running.optimizer.param_groups[0]["lr"] = 100.0
+    running.step(inputs, targets, 0.0)
+    running.optimizer.param_groups[0]["lr"] = RATE
+    worst = 0.0
+    for old, parameter, total in zip(before, running.model.parameters(), expected, strict=True):
+        moved = (old - parameter.detach()) * running.workload.batch / 100
+        worst = max(worst, float((moved - total).norm() / (total.norm() + 1e-6)))
+        parameter.data.copy_(old)
+    return worst
+
+
+def memory_of(field: str) -> float:
+    return int(re.search(rf"{field}:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+
+
+def added_memory(running: Engine) -> float:
+    """Peak resident memory of three steps, over what model, data and the libraries hold after a step on two examples."""
+    running.step(running.inputs[:2], running.targets[:2], SIGMA)
+    gc.collect()
+    before = memory_of("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+    work(running, running.batches(), 3)
+    return memory_of("VmHWM") - before
+
+
+def work(running: Engine, batches: Iterator[tuple[Tensor, Tensor]], steps: int) -> None:
+    for _ in range(steps):
+        running.step(*next(batches), SIGMA)
+
+
+def answer(values: dict[str, object]) -> None:
+    print(json.dumps(values), flush=True)
+
+
+def serve(name: str, workload: str, threads: int) -> None:
+    """One workload, until told to stop."""
+    torch.set_num_threads(threads)
+    try:
+        running = engine(name, WORKLOADS[workload])
+        memory = added_memory(running)
+        found = deviation(running, private=name not in ("stock", "layout"))
+        batches = running.batches()
+        work(running, batches, 2)
+        answer({"mebibytes": memory, "deviation": found})
+    except Exception as error:
+        answer({"error": f"{type(error).__name__}: {error}"[:200]})
+    while (line := sys.stdin.readline().split()) and line[0] == "run":
+        steps = int(line[1])
+        wall, processor = time.perf_counter(), time.process_time()
+        work(running, batches, steps)
+        wall, processor = time.perf_counter() - wall, time.process_time() - processor
+        answer({"wall": wall / steps, "processor": processor / steps})
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    name = sys.argv[1]
+    if name.startswith("opacus-"):
+        import opacus  # noqa: F401 - imported here so that children need not
+    else:
+        import apportion.training  # noqa: F401
+    while line := sys.stdin.readline().split():
+        child = os.fork()
+        if child == 0:
+            serve(name, line[1], int(line[2]))
+            os._exit(0)
+        os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    main()
