@@ -110,7 +110,7 @@ def test_power_by_squaring() -> None:
 
 def test_lattice_sums_keep_their_relative_precision_far_out() -> None:
     lattice, weights, count = np.arange(-1, 2), np.array([0.25, 0.5, 0.25]), 60
-    window = Chernoff.of(0.5 * lattice, weights, count, 60.0)
+    window = Chernoff.of(0.5 * lattice, weights, count, count, 60.0)
     sums = LatticeSums(lattice, weights, 0.5, window, count)
     exact = np.ones(1)
     for _ in range(count):

@@ -1,7 +1,8 @@
 """Loss distributions: the tightest proven ε for sampled and allocated batches, as an interval.
 
-What happens here, in order of the files: `prices` (a mechanism as data) → `laws`, `allocation` (its density ratio Y) →
-`slopes`, `discretise` (on a grid, from above or below) → `composition`, `fourier` (multiplied) → `profile` (δ and ε).
+What happens here, in the order of the files: a mechanism as data (`prices`) → the law of its density ratio Y (`laws`; for
+partitions `allocation`, from `values`, `sums` and `few_bins`) → on a grid, from above or below (`slopes`, `discretise`) →
+multiplied (`routes`, `composition`, `fourier`) → δ and ε (`profile`).
 """
 
 import math
@@ -29,8 +30,9 @@ __all__ = ["LossDistribution"]
 
 # Steps in units of a factor's standard deviation: at 0.05 the interval is about 0.1 % wide.
 _FINENESS = 0.05
-_REFINEMENTS = 3
-_ORDERS = 8
+_REFINEMENTS = 4
+# Mass left outside the window, relative to a Rényi bound on δ, try after try.
+_OUTSIDE = (1e-7, 1e-12, 1e-12, 1e-12, 1e-12, 1e-12)
 # What truncation may leave out when δ is not known beforehand.
 _SMALLEST_TAIL_DECADES = -18
 
@@ -85,24 +87,25 @@ class LossDistribution(Accountant[Price]):
         upper = _without_amplification(way.charged, delta)
         if _is_gaussian(way.charged) and way.met == way.charged:
             return upper * (1 - 1e-12), upper
-        lower, step = 0.0, math.inf
-        for refinement in range(_REFINEMENTS):
-            fineness = self._fineness / 2**refinement
+        lower, step, fineness = 0.0, math.inf, self._fineness
+        for _ in range(_REFINEMENTS):
             from_above = composed(way.charged, fineness, _tail_decades(delta), True)
-            assert from_above is not None
             if from_above.remove.step >= step:  # as fine as can be afforded
                 break
             step = from_above.remove.step
-            upper = min(upper, max(_epsilon(from_above.remove, delta, True), _epsilon(from_above.add, delta, True)))
-            if not self.lower_bound:
+            found = max(_epsilon(from_above.remove, delta, True), _epsilon(from_above.add, delta, True))
+            if math.isinf(found):  # no window short enough: a coarser grid is better than none
+                step, fineness = math.inf, 8 * fineness
+                continue
+            upper = min(upper, found)
+            if self.lower_bound and way.met:
+                # Either direction is a lower bound on the worse one, and removal nearly always is it.
+                lower = max(
+                    lower, _epsilon(composed(way.met, fineness, _tail_decades(delta), False).remove, delta, False)
+                )
+            if not self.lower_bound or upper - lower <= self.tolerance * upper:
                 break
-            from_below = composed(way.met, fineness, _tail_decades(delta), False) if way.met else None
-            if (
-                from_below is not None
-            ):  # either direction is a lower bound on the worse one; removal nearly always is it
-                lower = max(lower, _epsilon(from_below.remove, delta, False))
-            if upper - lower <= self.tolerance * upper:
-                break
+            fineness /= 2
         return min(lower, upper), upper
 
     def _delta_of(self, bill: Bill, epsilon: float) -> float:
@@ -110,9 +113,12 @@ class LossDistribution(Accountant[Price]):
         plain = conversions.delta_of_mu(mu, epsilon - pure) if epsilon >= pure else 1.0
         if _is_gaussian(bill):
             return plain
-        both = composed(bill, self._fineness, _SMALLEST_TAIL_DECADES, True)
-        assert both is not None
-        return min(plain, max(_delta(both.remove, epsilon), _delta(both.add, epsilon)))
+        for coarser in (1, 8, 64):  # where no window is short enough
+            both = composed(bill, coarser * self._fineness, _SMALLEST_TAIL_DECADES, True)
+            found = max(_delta(both.remove, epsilon), _delta(both.add, epsilon))
+            if found < 1:
+                return min(plain, found)
+        return plain
 
     @property
     def _fineness(self) -> float:
@@ -133,11 +139,12 @@ def _epsilon(composition: Composition, delta: float, upper: bool) -> float:
     """The best over a few orders: every one is valid, so trying more costs only time.
 
     The order of the best Rényi bound is right for light tails. Where one large value can do what many small ones do,
-    that order looks at the large value only; lower ones are tried until the margin is within 1 % of δ.
+    that order looks at the large value only; wider windows and lower orders are tried until the margin is within 1 % of
+    δ.
     """
     best, order = math.inf if upper else 0.0, composition.order_for(delta)
-    for _ in range(_ORDERS):
-        profile = composition.profile(order, upper)
+    for outside in _OUTSIDE:
+        profile = composition.profile(order, upper, outside)
         if profile is not None:
             found = profile.epsilon(delta)
             best = min(best, found) if upper else max(best, found)
@@ -149,8 +156,8 @@ def _epsilon(composition: Composition, delta: float, upper: bool) -> float:
 
 def _delta(composition: Composition, epsilon: float) -> float:
     best, order = 1.0, composition.order_at(epsilon)
-    for _ in range(_ORDERS):
-        profile = composition.profile(order, True)
+    for outside in _OUTSIDE:
+        profile = composition.profile(order, True, outside)
         if profile is not None:
             best = min(best, profile.delta(epsilon))
             if profile.margin(epsilon) <= 0.01 * best:

@@ -27,6 +27,8 @@ MAX_LENGTH = 1 << 20
 _EXPECTED_LARGE = 0.05
 # Points on which the lattice sum is kept when large values are added to it.
 _COARSE_POINTS = 192
+# Beyond this one value decides alone, and its range is beyond any grid.
+_MOST_MU = 8.0
 # Up to here sums by pairs are affordable.
 _FEW_BINS = 64
 # Nodes of the lattice up to the cut, when all values together may be small.
@@ -39,6 +41,8 @@ def allocation_law(mu: float, bins: int, fineness: float, tail: float, upper: bo
     Guarantees: with `missing` (about `tail`) added to δ, δ of the table bounds δ of the allocation from above; and from
     below δ of the other table does.
     """
+    if mu > _MOST_MU:
+        return None
     if _too_small_together(mu, bins, tail):
         return few_bins_law(mu, bins, fineness, tail, upper)
     grid = _grid(mu, bins, fineness, tail)
@@ -54,16 +58,15 @@ def allocation_law(mu: float, bins: int, fineness: float, tail: float, upper: bo
     x = grid.d * grid.lattice
     if not np.any(bulk * x):
         return None
-    window = Chernoff.of(x, bulk, bins, math.log(8 / tail))
-    if most:
-        fewer = Chernoff.of(x, bulk, max(bins - most, 1), math.log(8 / tail))
-        window = Chernoff(min(window.low, fewer.low), max(window.high, fewer.high), window.down, window.up)
+    window = Chernoff.of(x, bulk, max(bins - most, 1), bins, math.log(8 / tail))
     sums = LatticeSums(grid.lattice, bulk, grid.d, window, bins)
     if sums.length > MAX_LENGTH:
         return None
+    # Outside the window, under P, lies the lattice sum itself or a large value beside it: twice two ends. Beyond `most`
+    # large values, as much again at most. Five times tail/8 is less than tail.
     x, masses = _mixed(sums, grid.tail, large, bins, most, _cell(mu, fineness), upper)
     masses = np.where(x >= 0, masses * (1 + x / bins), masses)
-    return Tabulated(np.maximum(x / bins, -1.0), masses, infinite + bins * lost + tail / 2)
+    return Tabulated(np.maximum(x / bins, -1.0), masses, infinite + bins * lost + tail)
 
 
 def _smallest(mu: float, bins: int, tail: float) -> float:

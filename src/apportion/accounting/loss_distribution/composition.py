@@ -21,11 +21,13 @@ MAX_LENGTH = 1 << 21
 # Longer passes are not kept for the next query.
 _MAX_KEPT = 1 << 17
 _ORDER_RATIO = 1.2
-# Mass of the tilted sum outside the window, on each side; charged, relative to a Rényi bound on δ.
-_LOG_OUTSIDE = math.log(1e7)
 _MAX_EXPONENT = 500.0
 # Chernoff shifts tried, in standard deviations; √(2·ln 1e7) = 5.7 is best for a Gaussian.
 _SHIFTS = np.array([0.03, 0.1, 0.3, 0.6, 1.0, 1.5, 2.2, 3.2, 4.2, 5.0, 5.7, 6.5, 8.0])
+
+
+# The same where one factor may make the whole sum, in units of its largest value.
+_SHIFTS_OF_ONE = np.array([2.0, 5.0, 9.0, 14.0, 20.0, 30.0, 50.0])
 
 
 class Composition:
@@ -44,7 +46,7 @@ class Composition:
         # Orders between which no e^(λs) overflows; that some vanish is harmless.
         self.lowest, self.highest = _MAX_EXPONENT / self.points[0], 1 + _MAX_EXPONENT / self.points[-1]
         self.spread = self._moments(1.0)[1]
-        self._profiles: dict[float, Profile | None] = {}
+        self._profiles: dict[tuple[float, float], Profile | None] = {}
 
     def cumulants(self, orders: Array) -> Array:
         """Σ times·ln E_Q[Y^λ], of the finite part."""
@@ -73,20 +75,24 @@ class Composition:
         """About half as far from one, in the same series."""
         return 1 + (order - 1) / _ORDER_RATIO**4
 
-    def profile(self, order: float, upper: bool) -> Profile | None:
-        """δ(ε) from the pass at `order`, as an upper or a lower bound; None if the window would be too long."""
-        if order not in self._profiles:
-            found = self._pass(order, upper)
+    def profile(self, order: float, upper: bool, outside: float = 1e-7) -> Profile | None:
+        """δ(ε) from the pass at `order`, as an upper or a lower bound; None if the window would be too long.
+
+        `outside` is the mass of the tilted sum outside the window, on each side; it is charged, relative to a Rényi
+        bound on δ.
+        """
+        if (order, outside) not in self._profiles:
+            found = self._pass(order, upper, outside)
             if found is not None and len(found.points) > _MAX_KEPT:
                 return found
-            self._profiles[order] = found
-        return self._profiles[order]
+            self._profiles[order, outside] = found
+        return self._profiles[order, outside]
 
-    def _pass(self, order: float, upper: bool) -> Profile | None:
+    def _pass(self, order: float, upper: bool, outside: float) -> Profile | None:
         weights = self.rows * self._tilts(np.array(order))
         moments = weights.sum(axis=1)
         cumulant = float(np.log(moments) @ self.times)
-        low, high = self._window(order, cumulant)
+        low, high = self._window(order, cumulant, -math.log(outside))
         length = fft.next_fast_len(high - low + 1, real=True)
         if length > MAX_LENGTH:
             return None
@@ -100,8 +106,8 @@ class Composition:
             step=self.step,
             masses=np.maximum(np.roll(fft.irfft(characteristic, length), -shift), 0.0),
             order=order,
-            log_scale=cumulant + (8 if upper else -8) * EPS * total,
-            slack=2 * math.exp(-_LOG_OUTSIDE) + error + rounding(length) * norm,
+            log_scale=cumulant + (1 if upper else -1) * (8 + len(self.points)) * EPS * total,  # rounding of the masses
+            slack=2 * outside + error + rounding(length) * norm,
             infinite=self.infinite,
             upper=upper,
         )
@@ -118,12 +124,13 @@ class Composition:
         variances = np.maximum(squares - means**2, 0.0)
         return float(means @ self.times), max(math.sqrt(float(variances @ self.times)), self.step / 100)
 
-    def _window(self, order: float, cumulant: float) -> tuple[int, int]:
-        """Indices between which all but 2e-7 of the tilted sum lies (Chernoff)."""
+    def _window(self, order: float, cumulant: float, log_outside: float) -> tuple[int, int]:
+        """Indices beyond each of which at most e^−log_outside of the tilted sum lies (Chernoff)."""
         shifts = _SHIFTS / self._moments(order)[1]
-        up, down = np.minimum(shifts, self.highest - order), np.minimum(shifts, order - self.lowest)
-        high = float(np.min((self.cumulants(order + up) - cumulant + _LOG_OUTSIDE) / up))
-        low = -float(np.min((self.cumulants(order - down) - cumulant + _LOG_OUTSIDE) / down))
+        up = np.minimum(np.append(shifts, _SHIFTS_OF_ONE / self.points[-1]), self.highest - order)
+        down = np.minimum(np.append(shifts, _SHIFTS_OF_ONE / -self.points[0]), order - self.lowest)
+        high = float(np.min((self.cumulants(order + up) - cumulant + log_outside) / up))
+        low = -float(np.min((self.cumulants(order - down) - cumulant + log_outside) / down))
         total = sum(self.counts)
         return (
             max(math.floor(low / self.step), self.first * total),

@@ -29,8 +29,10 @@ class SampledGaussian:
         t = self._normal(touch)
         # v·Q(V > v) with v = 1 + (e^at − 1)/q, in the scale of V so that a small q costs no digits.
         paid = (1 + np.expm1(np.minimum(at, _LARGE)) / q) * ndtr(-t)
-        if at[-1] > _LARGE:
-            paid = np.where(at > _LARGE, np.exp(np.minimum(at - math.log(q) + log_ndtr(-t), 0.0)), paid)
+        large = at > _LARGE
+        if np.any(large):
+            log_v = at - math.log(q) + np.log1p((q - 1) * np.exp(-np.maximum(at, _LARGE)))
+            paid = np.where(large, np.exp(np.minimum(log_v + log_ndtr(-t), 0.0)), paid)
         return np.asarray(q * (ndtr(mu - t) - paid))
 
     def puts(self, touch: Array, at: Array) -> Array:
@@ -81,6 +83,22 @@ class RandomisedResponse:
 
     def support(self, tail: float) -> tuple[float, float]:
         return -self.epsilon, self.epsilon
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """Y = 1: a mechanism that says nothing, below every other."""
+
+    missing: float = 0.0
+
+    def calls(self, touch: Array, at: Array) -> Array:
+        return np.zeros_like(touch)
+
+    def puts(self, touch: Array, at: Array) -> Array:
+        return np.zeros_like(touch)
+
+    def support(self, tail: float) -> tuple[float, float]:
+        return 0.0, 0.0
 
 
 class Tabulated:

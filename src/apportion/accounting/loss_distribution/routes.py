@@ -7,7 +7,7 @@ from functools import lru_cache
 from apportion.accounting.loss_distribution.allocation import allocation_law
 from apportion.accounting.loss_distribution.composition import Composition
 from apportion.accounting.loss_distribution.discretise import Law, contract, spread
-from apportion.accounting.loss_distribution.laws import RandomisedResponse, SampledGaussian
+from apportion.accounting.loss_distribution.laws import Nothing, RandomisedResponse, SampledGaussian
 from apportion.accounting.loss_distribution.prices import Allocated, Bill, Price, Response, Sampled
 
 # Points of all factors together, and of one of them.
@@ -24,27 +24,24 @@ class Directions:
 
 
 @lru_cache(maxsize=8)
-def composed(bill: Bill, fineness: float, log10_tail: int, upper: bool) -> Directions | None:
+def composed(bill: Bill, fineness: float, log10_tail: int, upper: bool) -> Directions:
     """All factors of the bill on one grid, from above or from below.
 
     `fineness` is the step in units of the standard deviation of one factor, `10^log10_tail` the mass that truncation
     may leave out in total, which is charged. The second-order error of the step is relative to the variance of a
-    factor, however many are composed. None if nothing can be said from below.
+    factor, however many are composed.
     """
     share = 10.0**log10_tail / (4 * sum(times for _, times in bill))
-    laws = [(_law(price, fineness, share, upper), times) for price, times in bill]
-    known = [(law, times) for law, times in laws if law is not None]  # leaving a factor out is a lower bound
-    if not known:
-        return None
-    supports = [law.support(share) for law, _ in known]
-    step = _step(bill, fineness, max((high - low for low, high in supports), default=1.0))
+    laws = [_law(price, fineness, share, upper) for price, _ in bill]
+    supports = [law.support(share) for law in laws]
+    step = _step(bill, fineness, max(high - low for low, high in supports))
     discretise = spread if upper else contract
-    atoms = [discretise(law, step, *support) for (law, _), support in zip(known, supports, strict=True)]
-    counts = [times for _, times in known]
+    atoms = [discretise(law, step, *support) for law, support in zip(laws, supports, strict=True)]
+    counts = [times for _, times in bill]
     return Directions(Composition(atoms, counts), Composition([a.mirrored() for a in atoms], counts))
 
 
-def _law(price: Price, fineness: float, tail: float, upper: bool) -> Law | None:
+def _law(price: Price, fineness: float, tail: float, upper: bool) -> Law:
     match price:
         case Sampled(mu=mu, rate=rate):
             return SampledGaussian(mu, rate)
@@ -53,7 +50,7 @@ def _law(price: Price, fineness: float, tail: float, upper: bool) -> Law | None:
         case Allocated(mu=mu, bins=bins):
             law = allocation_law(mu, bins, fineness, tail, upper)
             # Too heavy a tail for a grid of values: unamplified from above, nothing from below.
-            return law or (SampledGaussian(mu) if upper else None)
+            return law or (SampledGaussian(mu) if upper else Nothing())
 
 
 def _step(bill: Bill, fineness: float, range_of_one: float) -> float:

@@ -22,7 +22,7 @@ _SHIFTS = np.geomspace(0.5, 40.0, 14)
 
 @dataclass(frozen=True, slots=True)
 class Chernoff:
-    """Of the sum at most e^−log_tail lies above `high` (under P) or below `low` (under Q); the tilts that show it."""
+    """At most e^−log_tail of a sum lies above `high` (under P or Q) or below `low` (under Q); the tilts that show it."""
 
     low: float
     high: float
@@ -30,15 +30,18 @@ class Chernoff:
     up: float
 
     @staticmethod
-    def of(x: Array, weights: Array, count: int, log_tail: float) -> "Chernoff":
-        scale = math.sqrt(2 * log_tail / (count * float(weights @ (x * x))))
-        up = np.append(_TILTS * scale, np.array([15.0, 25.0, 40.0]) / x[-1])
-        up = np.minimum(up, 500 / max(x[-1], -x[0]))
-        down = np.minimum(_TILTS * scale, 500 / max(x[-1], -x[0]))
+    def of(x: Array, weights: Array, fewest: int, most: int, log_tail: float) -> "Chernoff":
+        """For every sum of `fewest` to `most` values: the bound's exponent is linear in their number."""
+        scale = math.sqrt(2 * log_tail / (most * float(weights @ (x * x))))
+        largest = 500 / max(x[-1], -x[0])
+        up = np.minimum(np.append(_TILTS * scale, np.array([15.0, 25.0, 40.0]) / x[-1]), largest)
+        down = np.minimum(_TILTS * scale, largest)
         rising, falling = np.exp(np.outer(up, x)), np.exp(-np.outer(down, x))
-        above = np.log(rising @ (weights * (1 + x))) + (count - 1) * np.log(rising @ weights)
-        highs = (above + log_tail) / up
-        lows = -(count * np.log(falling @ weights) + log_tail) / down
+        under_q, under_p = np.log(rising @ weights), np.log(rising @ (weights * (1 + x)))
+        others = np.maximum((fewest - 1) * under_q, (most - 1) * under_q)
+        highs = (np.maximum(under_p, under_q) + others + log_tail) / up
+        below = np.log(falling @ weights)
+        lows = -(np.maximum(fewest * below, most * below) + log_tail) / down
         best_up, best_down = int(np.argmin(highs)), int(np.argmax(lows))
         return Chernoff(float(lows[best_down]), float(highs[best_up]), float(down[best_down]), float(up[best_up]))
 
