@@ -64,6 +64,17 @@ def test_convolution_with_uneven_kernel_and_same_padding():
     assert_matches_loop(nn.Sequential(*layers), squared, *data(4, 2, 6, 5))
 
 
+@pytest.mark.parametrize("mode", ["zeros", "circular"])
+@pytest.mark.parametrize("options", [{"padding": 1}, {"padding": (2, 0), "dilation": (2, 1)}, {"bias": False}])
+def test_convolution_with_many_channels_goes_by_slices_of_the_image(options, mode):
+    model = nn.Sequential(nn.Conv2d(16, 3, (3, 2), padding_mode=mode, **options), nn.Tanh())
+    assert_matches_loop(model, squared, *data(4, 16, 18, 17))
+
+
+def test_convolution_in_one_dimension_goes_by_slices():
+    assert_matches_loop(nn.Sequential(nn.Conv1d(16, 3, 5, dilation=2), nn.Tanh()), squared, *data(4, 16, 300))
+
+
 def test_large_convolution_on_small_images_uses_gram_matrices():
     assert_matches_loop(nn.Sequential(nn.Conv2d(24, 40, 3), nn.Tanh()), squared, *data(4, 24, 4, 4))
 

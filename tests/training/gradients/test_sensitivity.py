@@ -22,6 +22,7 @@ MODELS = {
     "sequence, Gram": (lambda: nn.Linear(30, 40), (3, 30)),
     "convolution": (lambda: nn.Conv2d(2, 3, 3, padding=1), (2, 6, 6)),
     "convolution, Gram": (lambda: nn.Conv2d(24, 40, 3), (24, 4, 4)),
+    "convolution by slices": (lambda: nn.Conv2d(16, 4, 3, padding=1), (16, 17, 17)),
     "groups": (lambda: nn.Conv2d(4, 4, 3, groups=2), (4, 5, 5)),
     "one dimension": (lambda: nn.Conv1d(3, 4, 2, padding=1, padding_mode="circular"), (3, 7)),
     "layer norm": (lambda: nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6)), (4, 6)),

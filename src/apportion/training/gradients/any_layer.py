@@ -119,11 +119,11 @@ class Recomputed:
         wide_enough = all(wide(value).dtype == torch.float64 for value in self.site.values.values())
         return torch.float64 if wide_enough else torch.float32
 
-    def norms(self) -> tuple[Tensor, Tensor | None]:
+    def norms(self) -> tuple[list[Tensor], Tensor | None]:
         if self.examples * self._entries() <= HELD:
             self.held = self._built(torch.arange(self.examples))
-            return self._norms_of(self.held), None
-        return torch.cat([self._norms_of(self._built(rows)) for rows in self._chunks()]), None
+            return [self._norms_of(self.held)], None
+        return [torch.cat([self._norms_of(self._built(rows)) for rows in self._chunks()])], None
 
     def _norms_of(self, built: Mapping[Part, Tensor]) -> Tensor:
         return overall([row_norms(rows) for rows in built.values()])

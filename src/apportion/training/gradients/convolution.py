@@ -1,6 +1,8 @@
 """Convolutions in one and two dimensions: a linear layer on the sequence of patches.
 
-Patches are gathered channels-last, because then each is a few long runs of memory instead of many short ones.
+Patches are gathered channels-last, because then each is a few long runs of memory instead of many short ones. Where
+images are large and have many channels, not even that: with the gradient laid out in rows as wide as the padded image,
+all patches' entries at one place of the kernel are one slice of the image, and each place is one product.
 """
 
 import torch
@@ -23,6 +25,8 @@ def convolution(use: Use) -> list[Piece]:
     gradient = wide(use.gradient).flatten(2).transpose(1, 2)  # (N, positions, out channels)
     if "weight" not in use.parts:
         return [Instantiated({use.parts["bias"]: as_sequence(gradient, use.examples, layer.out_channels).sum(1)})]
+    if _by_slices_is_quicker(layer, use.gradient):
+        return [Instantiated(_by_slices(use, layer, gradient))]
     patches = _patches(layer, wide(use.inputs))  # (N, *positions, *kernel, channels), a view
     if layer.groups > 1:
         return _grouped(use, layer, patches, gradient)
@@ -76,6 +80,45 @@ def _pad(layer: Convolution, inputs: Tensor) -> Tensor:
         return inputs
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     return functional.pad(inputs, layer._reversed_padding_repeated_twice, mode=mode)
+
+
+def _by_slices_is_quicker(layer: Convolution, gradient: Tensor) -> bool:
+    """As measured: steps of one, many channels, many positions; and built gradients no larger than the activations."""
+    positions = gradient.shape[2:].numel()
+    plain = layer.groups == 1 and set(layer.stride) == {1}
+    kernel = layer.weight[0, 0].numel()
+    return plain and layer.in_channels >= 16 and positions >= 256 and layer.out_channels * kernel <= 2 * positions
+
+
+def _by_slices(use: Use, layer: Convolution, gradient: Tensor) -> dict[Part, Tensor]:
+    """`gradient` (N, positions, out channels). One product for each place of the kernel; one dimension is two with
+    height 1."""
+    images, out = _pad(layer, wide(use.inputs)), use.gradient.shape[2:]
+    images = images if images.dim() == 4 else images.unsqueeze(2)
+    (rows, columns), (down, right) = (
+        (layer.weight.shape[2:], layer.dilation)
+        if len(out) == 2
+        else (
+            (1, layer.kernel_size[0]),
+            (1, layer.dilation[0]),
+        )
+    )
+    count, channels, _, width = images.shape
+    # One more row, so that the last slices end inside.
+    flat = functional.pad(images.movedim(1, -1), (0, 0, 0, 0, 0, 1)).reshape(count, -1, channels)
+    wide_rows = functional.pad(gradient.reshape(count, -1, out[-1], gradient.shape[2]), (0, 0, 0, width - out[-1]))
+    by_place = wide_rows.flatten(1, 2).transpose(1, 2)  # (N, out channels, rows of the gradient × width)
+    length = by_place.shape[2]
+    built = flat.new_empty(count, gradient.shape[2], channels, rows, columns)
+    for i in range(rows):
+        for j in range(columns):
+            start = i * down * width + j * right
+            built[..., i, j] = torch.bmm(by_place, flat[:, start : start + length])
+    weight = use.parts["weight"]
+    sums = {weight: built.reshape(use.examples, -1, *weight.shape).sum(1)}
+    if "bias" in use.parts:
+        sums[use.parts["bias"]] = as_sequence(gradient, use.examples, gradient.shape[2]).sum(1)
+    return sums
 
 
 def _channels_first(layer: Convolution, columns: Tensor) -> Tensor:

@@ -42,12 +42,12 @@ class RowLookup:
             self.entries = owner, row, rows
         return self.entries
 
-    def norms(self) -> tuple[Tensor, Tensor | None]:
+    def norms(self) -> tuple[list[Tensor], Tensor | None]:
         owner, _, rows = self._built()
         squares = row_squares(rows)
         if self.ids.shape[1] == 1:
-            return squares.sqrt_(), None
-        return squares.new_zeros(len(self.ids)).index_add_(0, owner, squares).sqrt_(), None
+            return [squares.sqrt_()], None
+        return [squares.new_zeros(len(self.ids)).index_add_(0, owner, squares).sqrt_()], None
 
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
         owner, row, rows = self._built()

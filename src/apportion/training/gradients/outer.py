@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from apportion.training.gradients.pieces import SMALL, Part, row_norms, row_squares, weighted_rows, zeroed
+from apportion.training.gradients.pieces import SMALL, Part, row_norms, weighted_rows, zeroed
 
 # A built gradient may be this many times as large as the two tensors it is built from; beyond, the Gram matrices are
 # both smaller and cheaper.
@@ -36,25 +36,23 @@ class VectorProducts:
     def dtype(self) -> torch.dtype:
         return self.gradient.dtype
 
-    def norms(self) -> tuple[Tensor, Tensor | None]:
+    def norms(self) -> tuple[list[Tensor], Tensor | None]:
         of_gradient = row_norms(self.gradient)
-        if self.weight is None:
-            return of_gradient, None
-        of_inputs = row_norms(self.inputs)
-        if self.bias is not None:
-            of_inputs = of_inputs.square_().add_(1).sqrt_()
-        return of_gradient.mul_(of_inputs), None
+        of_bias = [] if self.bias is None else [of_gradient]
+        of_weight = [] if self.weight is None else [of_gradient * row_norms(self.inputs)]
+        return of_weight + of_bias, None
 
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
         """One matrix product, the smaller tensor scaled. If that is the inputs, the factors become one more column of
         them, and the bias one more of the product."""
         inputs, gradient = zeroed(self.inputs, dropped), zeroed(self.gradient, dropped)
-        column = factors[:, None]
-        if inputs.numel() + gradient.numel() > SMALL:
-            column = column.to(gradient.dtype)  # otherwise the scaled tensor, and with it the product, is float64
         if self.weight is None:
             return {part: weighted_rows(factors, gradient) for part in self.parts}
-        if gradient.shape[1] <= inputs.shape[1]:
+        column = factors[:, None]
+        small = inputs.numel() + gradient.numel() <= SMALL
+        if not small:
+            column = column.to(gradient.dtype)  # otherwise the scaled tensor, and with it the product, is float64
+        if small or gradient.shape[1] <= inputs.shape[1]:
             scaled = gradient * column
             sums = {self.weight: summed_products(scaled, inputs)}
             if self.bias is not None:
@@ -101,25 +99,25 @@ class OuterProducts:
     def dtype(self) -> torch.dtype:
         return self.gradient.dtype
 
-    def norms(self) -> tuple[Tensor, Tensor | None]:
-        squares, floor = self._weight_squares()
+    def norms(self) -> tuple[list[Tensor], Tensor | None]:
+        norms, floor = self._weight_norms()
         if self.bias is not None:
             self.bias_rows = self.gradient.sum(1)
-            squares = squares + row_squares(self.bias_rows)
-        return squares.sqrt(), floor
+            norms = [*norms, row_norms(self.bias_rows)]
+        return norms, floor
 
-    def _weight_squares(self) -> tuple[Tensor, Tensor | None]:
+    def _weight_norms(self) -> tuple[list[Tensor], Tensor | None]:
         if self.weight is None:
-            return self.gradient.new_zeros(len(self.gradient)), None
+            return [], None
         T, inwards, outwards = self.inputs.shape[1], self.inputs.shape[2], self.gradient.shape[2]
         if inwards * outwards <= BUILD_UP_TO * T * (inwards + outwards):
             self.built = torch.bmm(self.gradient.transpose(1, 2), self.inputs)  # (examples, outwards, inwards)
-            return row_squares(self.built), None
+            return [row_norms(self.built)], None
         # ‖Σ_t g_t a_tᵀ‖² = Σ_{t,s} (a_t·a_s)(g_t·g_s)
         alike = torch.bmm(self.inputs, self.inputs.transpose(1, 2))  # (examples, T, T)
         alike *= torch.bmm(self.gradient, self.gradient.transpose(1, 2))
         random_phases = row_norms(self.inputs) * row_norms(self.gradient) / T**0.5
-        return alike.sum((1, 2)).clamp_(min=0), random_phases / CANCELLATION
+        return [alike.sum((1, 2)).clamp_(min=0).sqrt_()], random_phases / CANCELLATION
 
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
         sums: dict[Part, Tensor] = {}

@@ -2,8 +2,8 @@
 
 A layer rule only says which shape its gradients have; the linear algebra is in the pieces, once. A piece gives
 
-- `norms()`: the norm of each example's gradient, and a floor: where the norm over all pieces is below the floors' sum,
-  it cannot be trusted;
+- `norms()`: the norm of each example's gradient, as norms of one or more parts of it, and a floor: an example whose
+  norm over all pieces is below it cannot be trusted;
 - `weighted(factors, dropped)`: the sum over examples of factor × gradient, leaving the dropped rows out;
 - `instantiate(rows)`: the gradients of a few examples themselves, in float64, for the examples that need care.
 
@@ -61,7 +61,7 @@ class Piece(Protocol):
     def parts(self) -> tuple[Part, ...]: ...
     @property
     def dtype(self) -> torch.dtype: ...
-    def norms(self) -> tuple[Tensor, Tensor | None]: ...
+    def norms(self) -> tuple[list[Tensor], Tensor | None]: ...
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]: ...
     def instantiate(self, rows: Tensor) -> dict[Part, Tensor]: ...
 
@@ -80,8 +80,8 @@ class Instantiated:
     def dtype(self) -> torch.dtype:
         return next(iter(self.gradients.values())).dtype
 
-    def norms(self) -> tuple[Tensor, Tensor | None]:
-        return overall([row_norms(rows) for rows in self.gradients.values()]), None
+    def norms(self) -> tuple[list[Tensor], Tensor | None]:
+        return [row_norms(rows) for rows in self.gradients.values()], None
 
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
         return {part: weighted_rows(factors, zeroed(rows, dropped)) for part, rows in self.gradients.items()}

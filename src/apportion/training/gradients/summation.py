@@ -42,7 +42,8 @@ def clip_and_sum_pieces(
     norms, floor = _norms(alone, shared, examples)
     dropped = _not_trusted(norms, floor, clip, dtype)
     aim = clip * (1 - HEADROOM[dtype])
-    sums = _weighted(alone + shared, parameters, clip_factors(norms, aim), dropped)
+    factors = (aim / norms).clamp_(max=1)  # whatever this is for those dropped
+    sums = _weighted(alone + shared, parameters, factors, dropped)
     if dropped is not None:
         norms = norms.index_copy(0, dropped, _add_with_care(alone + shared, parameters, dropped, aim, sums))
     return ClippedSum(sums=sums, norms=norms, bound=stated_bound(clip, dtype))
@@ -97,10 +98,11 @@ def _joined_calls(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _norms(alone: Sequence[Piece], shared: Sequence[Piece], examples: int) -> tuple[Tensor, Tensor | None]:
-    norms, floors = [], []
+    norms: list[Tensor] = []
+    floors: list[Tensor] = []
     for piece in alone:
         own, floor = piece.norms()
-        norms.append(own)
+        norms += own
         if floor is not None:
             floors.append(floor)
     if shared:
@@ -142,7 +144,7 @@ def _weighted(
     for piece in pieces:
         for part, block in piece.weighted(factors, dropped).items():
             if part.length is None and part.name not in sums:
-                sums[part.name] = block
+                sums[part.name] = block.contiguous()
                 continue
             total = sums.get(part.name)
             # Not in place: the first block may be a view of something.
