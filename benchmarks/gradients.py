@@ -22,7 +22,7 @@ from gradient_workloads import WORKLOADS
 HERE = Path(__file__).parent
 OPACUS = ["opacus-hooks", "opacus-functorch", "opacus-ew", "opacus-ghost"]
 ENGINES = ["stock", "layout", "ours", *OPACUS]
-SECONDS_PER_TURN = 0.25
+SECONDS_PER_TURN = 0.12
 LARGEST_DEVIATION = 2e-3
 
 # Workload → most that ours may take, relative to the layout baseline; least that the best Opacus mode must take,
