@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from apportion.training.gradients.outer import OuterProducts
+from apportion.training.gradients.outer import outer_products
 from apportion.training.gradients.pieces import Instantiated, Part, Piece, as_sequence
 from apportion.training.gradients.registry import RuleDoesNotApply, Use, rule_for, wide
 
@@ -32,7 +32,7 @@ def convolution(use: Use) -> list[Piece]:
         return _grouped(use, layer, patches, gradient)
     area = patches.shape[-1] * layer.weight[0, 0].numel()
     return [
-        OuterProducts(
+        outer_products(
             use.parts["weight"],
             use.parts.get("bias"),
             as_sequence(patches, use.examples, area),

@@ -2,7 +2,7 @@
 
 import torch
 
-from apportion.training.gradients.outer import OuterProducts, VectorProducts
+from apportion.training.gradients.outer import VectorProducts, outer_products
 from apportion.training.gradients.pieces import Piece, as_sequence
 from apportion.training.gradients.registry import Use, rule_for, wide
 
@@ -14,4 +14,4 @@ def linear(use: Use) -> list[Piece]:
     if inputs.dim() == 2 and len(inputs) == use.examples:
         return [VectorProducts(weight, bias, inputs, gradient)]
     inputs = as_sequence(inputs, use.examples, inputs.shape[-1])
-    return [OuterProducts(weight, bias, inputs, as_sequence(gradient, use.examples, gradient.shape[-1]))]
+    return [outer_products(weight, bias, inputs, as_sequence(gradient, use.examples, gradient.shape[-1]))]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from apportion.training.gradients.pieces import SMALL, Part, row_norms, weighted_rows, zeroed
+from apportion.training.gradients.pieces import SMALL, Part, in_chunks, row_norms, weighted_rows, zeroed
 
 # A built gradient may be this many times as large as the two tensors it is built from; beyond, the Gram matrices are
 # both smaller and cheaper.
@@ -14,6 +14,8 @@ BUILD_UP_TO = 2.0
 # A norm taken from Gram matrices is good to about `eps` times (random-phase estimate ÷ norm)², so it is not trusted
 # when the gradient is this many times shorter than if its terms had random phases.
 CANCELLATION = 10.0
+# At most so many numbers of Gram matrices at once.
+GRAM_ENTRIES = 2**23
 
 # Sums over examples are rounded to the layer's precision only within blocks of so many examples.
 EXAMPLES_PER_PRODUCT = 1024
@@ -65,31 +67,41 @@ class VectorProducts:
         return {self.weight: product[:, :-1], self.bias: product[:, -1]}
 
     def instantiate(self, rows: Tensor) -> dict[Part, Tensor]:
-        return self.as_sequences().instantiate(rows)
+        inputs, gradient = self.inputs[rows].double(), self.gradient[rows].double()
+        of_weight = {} if self.weight is None else {self.weight: gradient[:, :, None] * inputs[:, None, :]}
+        return of_weight if self.bias is None else {**of_weight, self.bias: gradient}
 
-    def as_sequences(self) -> "OuterProducts":
-        return OuterProducts(self.weight, self.bias, self.inputs[:, None], self.gradient[:, None])
+
+Unpack = Callable[[Tensor], Tensor]
 
 
-class OuterProducts:
+def as_it_is(built: Tensor) -> Tensor:
+    return built
+
+
+def outer_products(
+    weight: Part | None, bias: Part | None, inputs: Tensor, gradient: Tensor, unpack: Unpack = as_it_is
+) -> "BuiltProducts | GramProducts":
     """A matrix on sequences. Example i: weight Σ_t gradient[i,t] ⊗ inputs[i,t], bias Σ_t gradient[i,t].
 
     `inputs` (examples, T, inwards), `gradient` (examples, T, outwards); `weight` or `bias` is None where frozen or
     absent; `unpack` turns (…, outwards, inwards) into the weight's own order where that differs.
     """
+    T, inwards, outwards = inputs.shape[1], inputs.shape[2], gradient.shape[2]
+    if weight is not None and inwards * outwards > BUILD_UP_TO * T * (inwards + outwards):
+        return GramProducts(weight, bias, inputs, gradient, unpack)
+    # (examples, outwards, inwards); inputs and gradient can be freed from here on
+    built = None if weight is None else torch.bmm(gradient.transpose(1, 2), inputs)
+    return BuiltProducts(weight, bias, built, None if bias is None else gradient.sum(1), unpack)
+
+
+class BuiltProducts:
+    """Sums of outer products that are small enough to build."""
 
     def __init__(
-        self,
-        weight: Part | None,
-        bias: Part | None,
-        inputs: Tensor,
-        gradient: Tensor,
-        unpack: Callable[[Tensor], Tensor] = lambda built: built,
+        self, weight: Part | None, bias: Part | None, built: Tensor | None, bias_rows: Tensor | None, unpack: Unpack
     ) -> None:
-        self.weight, self.bias, self.unpack = weight, bias, unpack
-        self.inputs, self.gradient = inputs, gradient
-        self.built: Tensor | None = None
-        self.bias_rows: Tensor | None = None
+        self.weight, self.bias, self.built, self.bias_rows, self.unpack = weight, bias, built, bias_rows, unpack
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -97,64 +109,98 @@ class OuterProducts:
 
     @property
     def dtype(self) -> torch.dtype:
+        return self._rows()[0].dtype
+
+    def _rows(self) -> list[Tensor]:
+        return [rows for rows in (self.built, self.bias_rows) if rows is not None]
+
+    def norms(self) -> tuple[list[Tensor], Tensor | None]:
+        return [row_norms(rows) for rows in self._rows()], None
+
+    def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
+        sums = [weighted_rows(factors, zeroed(rows, dropped)) for rows in self._rows()]
+        return self._in_own_order(sums)
+
+    def instantiate(self, rows: Tensor) -> dict[Part, Tensor]:
+        return self._in_own_order([built[rows].double() for built in self._rows()])
+
+    def _in_own_order(self, tensors: Sequence[Tensor]) -> dict[Part, Tensor]:
+        unpacked = tensors if self.built is None else [self.unpack(tensors[0]), *tensors[1:]]
+        return dict(zip(self.parts, unpacked, strict=True))
+
+
+class GramProducts:
+    """Sums of outer products too large to build: norms from Gram matrices, the clipped sum as one product."""
+
+    def __init__(self, weight: Part, bias: Part | None, inputs: Tensor, gradient: Tensor, unpack: Unpack) -> None:
+        self.weight, self.bias, self.inputs, self.gradient, self.unpack = weight, bias, inputs, gradient, unpack
+        self.bias_rows = None if bias is None else gradient.sum(1)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (self.weight,) if self.bias is None else (self.weight, self.bias)
+
+    @property
+    def dtype(self) -> torch.dtype:
         return self.gradient.dtype
 
     def norms(self) -> tuple[list[Tensor], Tensor | None]:
-        norms, floor = self._weight_norms()
-        if self.bias is not None:
-            self.bias_rows = self.gradient.sum(1)
-            norms = [*norms, row_norms(self.bias_rows)]
-        return norms, floor
-
-    def _weight_norms(self) -> tuple[list[Tensor], Tensor | None]:
-        if self.weight is None:
-            return [], None
-        T, inwards, outwards = self.inputs.shape[1], self.inputs.shape[2], self.gradient.shape[2]
-        if inwards * outwards <= BUILD_UP_TO * T * (inwards + outwards):
-            self.built = torch.bmm(self.gradient.transpose(1, 2), self.inputs)  # (examples, outwards, inwards)
-            return [row_norms(self.built)], None
-        # ‖Σ_t g_t a_tᵀ‖² = Σ_{t,s} (a_t·a_s)(g_t·g_s)
-        alike = torch.bmm(self.inputs, self.inputs.transpose(1, 2))  # (examples, T, T)
-        alike *= torch.bmm(self.gradient, self.gradient.transpose(1, 2))
+        T = self.inputs.shape[1]
+        at_once = max(1, GRAM_ENTRIES // T**2)
+        pairs = zip(in_chunks(self.inputs, at_once), in_chunks(self.gradient, at_once), strict=True)
+        norms = [torch.cat([_gram_norms(inputs, gradient) for inputs, gradient in pairs])]
+        if self.bias_rows is not None:
+            norms.append(row_norms(self.bias_rows))
         random_phases = row_norms(self.inputs) * row_norms(self.gradient) / T**0.5
-        return [alike.sum((1, 2)).clamp_(min=0).sqrt_()], random_phases / CANCELLATION
+        return norms, random_phases / CANCELLATION
 
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
-        sums: dict[Part, Tensor] = {}
-        if self.weight is not None and self.built is not None:
-            sums[self.weight] = self.unpack(weighted_rows(factors, zeroed(self.built, dropped)))
-        elif self.weight is not None:
-            inputs, gradient = zeroed(self.inputs, dropped), zeroed(self.gradient, dropped)
-            weights = factors.to(self.dtype)[:, None, None]
-            if gradient.shape[2] <= inputs.shape[2]:
-                gradient = gradient * weights
-            else:
-                inputs = inputs * weights
-            sums[self.weight] = self.unpack(summed_products(gradient, inputs))
-        if self.bias is not None:
-            rows = self.gradient.sum(1) if self.bias_rows is None else self.bias_rows
-            sums[self.bias] = weighted_rows(factors, zeroed(rows, dropped))
+        inputs, gradient = zeroed(self.inputs, dropped), zeroed(self.gradient, dropped)
+        weights = factors.to(self.dtype)[:, None, None]
+        if gradient.shape[2] <= inputs.shape[2]:
+            gradient = gradient * weights
+        else:
+            inputs = inputs * weights
+        sums = {self.weight: self.unpack(summed_products(gradient, inputs))}
+        if self.bias is not None and self.bias_rows is not None:
+            sums[self.bias] = weighted_rows(factors, zeroed(self.bias_rows, dropped))
         return sums
 
     def instantiate(self, rows: Tensor) -> dict[Part, Tensor]:
         inputs, gradient = self.inputs[rows].double(), self.gradient[rows].double()
-        built: dict[Part, Tensor] = {}
-        if self.weight is not None:
-            built[self.weight] = self.unpack(torch.bmm(gradient.transpose(1, 2), inputs))
+        built = {self.weight: self.unpack(torch.bmm(gradient.transpose(1, 2), inputs))}
         if self.bias is not None:
             built[self.bias] = gradient.sum(1)
         return built
 
-    def as_sequences(self) -> "OuterProducts":
-        return self
+
+def _gram_norms(inputs: Tensor, gradient: Tensor) -> Tensor:
+    """‖Σ_t g_t a_tᵀ‖² = Σ_{t,s} (a_t·a_s)(g_t·g_s)."""
+    alike = torch.bmm(inputs, inputs.transpose(1, 2))  # (examples, T, T)
+    alike *= torch.bmm(gradient, gradient.transpose(1, 2))
+    return alike.sum((1, 2)).clamp_(min=0).sqrt_()
 
 
-def joined(pieces: Sequence[VectorProducts | OuterProducts]) -> OuterProducts:
-    """One layer called several times is the same layer called once on the concatenated sequence."""
-    calls = [piece.as_sequences() for piece in pieces]
-    inputs = torch.cat([call.inputs for call in calls], dim=1)
-    gradient = torch.cat([call.gradient for call in calls], dim=1)
-    return OuterProducts(calls[0].weight, calls[0].bias, inputs, gradient, calls[0].unpack)
+Products = VectorProducts | BuiltProducts | GramProducts
+
+
+def joined(calls: Sequence[Products]) -> Products | None:
+    """Several calls of one layer as one: built gradients add, sequences are concatenated. None if they do not match."""
+    if all(isinstance(call, BuiltProducts) for call in calls):
+        built = [call for call in calls if isinstance(call, BuiltProducts)]
+        weights = [call.built for call in built if call.built is not None]
+        biases = [call.bias_rows for call in built if call.bias_rows is not None]
+        total = [torch.stack(rows).sum(0) if rows else None for rows in (weights, biases)]
+        return BuiltProducts(built[0].weight, built[0].bias, total[0], total[1], built[0].unpack)
+    vectors = [call for call in calls if isinstance(call, VectorProducts)]
+    grams = [call for call in calls if isinstance(call, GramProducts)]
+    if len(vectors) == len(calls):
+        inputs, gradient = torch.stack([v.inputs for v in vectors], 1), torch.stack([v.gradient for v in vectors], 1)
+        return outer_products(vectors[0].weight, vectors[0].bias, inputs, gradient)
+    if len(grams) == len(calls):
+        inputs, gradient = torch.cat([g.inputs for g in grams], 1), torch.cat([g.gradient for g in grams], 1)
+        return outer_products(grams[0].weight, grams[0].bias, inputs, gradient, grams[0].unpack)
+    return None
 
 
 def summed_products(left: Tensor, right: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from apportion.training.clipping import ClippedSum, clip_factors, flat_norms, stated_bound
-from apportion.training.gradients.outer import OuterProducts, VectorProducts, joined
+from apportion.training.gradients.outer import Products, joined
 from apportion.training.gradients.pieces import Piece, in_chunks, overall
 
 # Up to this, norms in the given precision come from squares that are ordinary numbers.
@@ -87,14 +87,17 @@ def _all_distinct(pieces: Sequence[Piece]) -> bool:
 
 def _joined_calls(pieces: Sequence[Piece]) -> list[Piece]:
     """Calls of one matrix layer become one call on a longer sequence; everything else stays as it is."""
-    by_layer: dict[object, list[VectorProducts | OuterProducts]] = {}
+    by_layer: dict[object, list[Products]] = {}
     result: list[Piece] = []
     for piece in pieces:
-        if isinstance(piece, VectorProducts | OuterProducts):
+        if isinstance(piece, Products):
             by_layer.setdefault(piece.parts, []).append(piece)
         else:
             result.append(piece)
-    return result + [calls[0] if len(calls) == 1 else joined(calls) for calls in by_layer.values()]
+    for calls in by_layer.values():
+        one = joined(calls) if len(calls) > 1 else calls[0]
+        result += calls if one is None else [one]
+    return result
 
 
 def _norms(alone: Sequence[Piece], shared: Sequence[Piece], examples: int) -> tuple[Tensor, Tensor | None]:
