@@ -142,7 +142,7 @@ def _interpret(records: list[dict[str, Any]]) -> Ledger:
     the_plan = _checked_header(header)
     recorded: list[RecordedEvent] = []
     evaluations: list[Evaluation] = []
-    weights = None
+    weights, used = None, 0
     for index, record in enumerate(records[1:], start=1):
         kind, body = record["kind"], record["body"]
         if kind == "plan":
@@ -153,7 +153,8 @@ def _interpret(records: list[dict[str, Any]]) -> Ledger:
         elif kind == "event":
             if weights is not None and body["slot"] is not None:
                 raise LedgerError(f"line {index}: takes a slot after the release of the weights")
-            recorded.append(_checked_event(body, index, the_plan, recorded))
+            recorded.append(_checked_event(body, index, the_plan, used))
+            used += body["slot"] is not None
         elif weights is not None:
             raise LedgerError(f"line {index}: a second release of weights")
         else:
@@ -202,14 +203,13 @@ def _checked_evaluation(body: Mapping[str, Any], index: int, paid: Event | None)
     return Evaluation(right=right, wrong=wrong, sigma=paid.sigma)
 
 
-def _checked_event(body: Mapping[str, Any], index: int, the_plan: Plan, recorded: list[RecordedEvent]) -> RecordedEvent:
+def _checked_event(body: Mapping[str, Any], index: int, the_plan: Plan, expected: int) -> RecordedEvent:
     try:
         event = events.from_json(body["event"])
     except InvalidArgument as error:
         raise LedgerError(f"line {index}: {error}") from None
     slot = body["slot"]
     if slot is not None:
-        expected = sum(earlier.slot is not None for earlier in recorded)
         if slot != expected or isinstance(slot, bool):
             raise LedgerError(f"line {index}: takes slot {slot!r:.40}, but the next free slot is {expected}")
         if slot >= len(the_plan.slots):

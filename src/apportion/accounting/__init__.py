@@ -3,6 +3,7 @@
 To add an accountant: one file with one class that prices one leaf, and its name in `PROVEN` or `COMPARED`.
 """
 
+from functools import lru_cache
 from typing import Any
 
 from apportion.accounting.accountant import Accountant, Cost, Guarantee, Interval, walk
@@ -44,6 +45,8 @@ PROVEN: tuple[type[Accountant[Any]], ...] = (Gaussian, LossDistribution, Renyi, 
 COMPARED: tuple[type[Accountant[Any]], ...] = (Moments, StrongComposition, PaperEstimate)
 
 
+# A plan is priced when it is made and again when it is certified: the same event, and pricing may take seconds.
+@lru_cache(maxsize=16)
 def guarantees(
     event: Event, delta: float, adjacency: Adjacency, accountants: tuple[type[Accountant[Any]], ...] = PROVEN
 ) -> tuple[Guarantee, ...]:

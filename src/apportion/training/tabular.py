@@ -16,6 +16,7 @@ from apportion.batching import from_json as batching_from_json
 from apportion.budget import Budget
 from apportion.data import Dataset, Declared, prepare, read_table, wisconsin
 from apportion.data.dataset import draw_holdout
+from apportion.data.described import table_model
 from apportion.errors import ApportionError, InvalidArgument, RunError
 from apportion.plan import TrainingPlan
 from apportion.randomness import RandomStream
@@ -190,6 +191,4 @@ def rehearse(job: Job) -> dict[str, Any]:
 
 def _declared(job: Job) -> dict[str, str]:
     source = f"built-in {job.settings.dataset}" if job.settings.dataset else "own table"
-    ranges = ", ".join(f"{name} {low:g}:{high:g}" for name, (low, high) in job.settings.ranges.items())
-    facts = {"data": source, "classes": ", ".join(job.train.classes), "features": ", ".join(job.train.features)}
-    return {**facts, "feature ranges": ranges} if ranges else {**facts, "feature ranges": "1:10 each"}
+    return {"data": source, **table_model(job.settings).declared()}
