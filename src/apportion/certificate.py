@@ -93,9 +93,7 @@ class Certificate:
             "steps": plan.batching.steps * len(plan.slots),
             "slots": {"planned": len(plan.slots), "used": self.ledger.used_slots},
             "released": "final-weights",
-            "evaluations": [
-                {"right": e.right, "wrong": e.wrong, "sigma": e.sigma} for e in self.ledger.evaluations
-            ],
+            "evaluations": [{"right": e.right, "wrong": e.wrong, "sigma": e.sigma} for e in self.ledger.evaluations],
             "components": _components(self.ledger, self.adjacency),
             "randomness": self.ledger.randomness,
             "declared": dict(self.ledger.declared),

@@ -132,9 +132,7 @@ def _statements(certificate: dict[str, Any]) -> list[str]:
 
 
 def _comparison(certificate: dict[str, Any]) -> list[str]:
-    rows = [
-        f"| {g['accountant']} | {g['epsilon']:g} | {g['status']} |" for g in certificate["guarantees"]
-    ]
+    rows = [f"| {g['accountant']} | {g['epsilon']:g} | {g['status']} |" for g in certificate["guarantees"]]
     return [
         f"The same run under other accountants (δ = {certificate['delta']:g}; the smallest proven ε is the claim):",
         "",

@@ -25,6 +25,8 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "optimizer": {"name": "optimizer", "lr": "lr", "momentum": "momentum"},
 }  # fmt: skip
 
+FILE = "settings.json"  # in a run directory: private, because it names the data file
+
 DATASETS = ("wisconsin",)
 ACTIVATIONS = ("relu", "tanh")
 OPTIMIZERS = ("sgd", "adam")

@@ -32,7 +32,9 @@ class Member:
 
     def local_header(self) -> bytes:
         name = self.name.encode()
-        return _LOCAL.pack(b"PK\3\4", _VERSION, 0, 0, *_MIDNIGHT_1980, self.crc, self.size, self.size, len(name), 0) + name
+        return (
+            _LOCAL.pack(b"PK\3\4", _VERSION, 0, 0, *_MIDNIGHT_1980, self.crc, self.size, self.size, len(name), 0) + name
+        )
 
     def central_header(self) -> bytes:
         name = self.name.encode()

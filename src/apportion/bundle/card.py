@@ -90,11 +90,16 @@ def _architecture(certificate: dict[str, Any], table: dict[str, Any] | None) -> 
             "",
             "| feature | low | high |",
             "| --- | --- | --- |",
-            *(f"| {literal(f['name'], 80)} | {f['low']:g} | {f['high']:g} |" for f in table["features"][:_MOST_FEATURES]),
+            *(
+                f"| {literal(f['name'], 80)} | {f['low']:g} | {f['high']:g} |"
+                for f in table["features"][:_MOST_FEATURES]
+            ),
             "",
         ]
     declared = certificate["declared"]
-    lines += [f"- {name}: {literal(declared[name], 2000)}" for name in ("model", "loss", "optimizer") if name in declared]
+    lines += [
+        f"- {name}: {literal(declared[name], 2000)}" for name in ("model", "loss", "optimizer") if name in declared
+    ]
     return "\n".join(lines).strip() or "Not declared."
 
 

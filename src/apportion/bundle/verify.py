@@ -41,6 +41,7 @@ class Verification:
     certificate: dict[str, Any] | None
     recomputed_epsilon: float | None
     signed_by: str | None
+    has_onnx: bool = False
 
     @property
     def verified(self) -> bool:
@@ -110,6 +111,7 @@ def verify(bundle: Path | str, *, strict: bool = False, trusted: Collection[str]
         certificate=claimed,
         recomputed_epsilon=None if recomputed is None else recomputed.guarantee.epsilon,
         signed_by=signer,
+        has_onnx=any(check.name == "onnx" for check in checks.done),
     )
 
 
@@ -120,7 +122,7 @@ def _verify(
     if contents is None:
         return None, None, None
     texts = contents.texts
-    checks.run("manifest", lambda: _check_manifest(texts[files.MANIFEST], contents.fingerprints))
+    checks.run("manifest", lambda: check_manifest(contents))
     signer = _check_signature(checks, texts, trusted)
     if not checks.hold:
         return None, None, signer
@@ -130,7 +132,8 @@ def _verify(
     described: dict[str, Any] | None = None
     if files.MODEL in texts and recorded is not None and header is not None:
         described = checks.run("model", lambda: _check_model(texts[files.MODEL], recorded, header))
-    checks.run("onnx", lambda: _check_onnx(bundle, contents, described))
+    if files.ONNX in contents.fingerprints or (described is not None and described["onnx"] is not None):
+        checks.run("onnx", lambda: _check_onnx(bundle, contents, described))
     recomputed = None
     if recorded is not None:
         checks.run("plan", lambda: _check_plan(texts[files.PLAN], recorded))
@@ -146,7 +149,12 @@ def _verify(
     return claimed, recomputed, signer
 
 
-_DERIVED = {files.CARD: "card", files.WORDS: "words", files.NOISE: "noise-picture", files.TRADE_OFF: "trade-off-picture"}
+_DERIVED = {
+    files.CARD: "card",
+    files.WORDS: "words",
+    files.NOISE: "noise-picture",
+    files.TRADE_OFF: "trade-off-picture",
+}
 
 
 def _read(bundle: Path) -> read.Contents:
@@ -154,9 +162,10 @@ def _read(bundle: Path) -> read.Contents:
         return read.read_all(source)
 
 
-def _check_manifest(data: bytes, fingerprints: dict[str, dict[str, Any]]) -> None:
-    listed = files.read_manifest(data)["files"]
-    present = {name: entry for name, entry in fingerprints.items() if name in files.LISTED}
+def check_manifest(contents: read.Contents) -> None:
+    """Every file is the one that the manifest lists, and the manifest lists every file."""
+    listed = files.read_manifest(contents.texts[files.MANIFEST])["files"]
+    present = {name: entry for name, entry in contents.fingerprints.items() if name in files.LISTED}
     changed = sorted(name for name, entry in present.items() if listed.get(name) != entry)
     if changed:
         raise BundleError(f"not the files that the manifest lists: {', '.join(changed)}")

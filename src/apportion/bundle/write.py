@@ -11,6 +11,7 @@ from apportion.bundle import archive, files, model, schema, signing
 from apportion.bundle.derived import derived
 from apportion.bundle.model import TableModel
 from apportion.bundle.tensors import read_header
+from apportion.bundle.verify import verify
 from apportion.certificate import Certificate, certify
 from apportion.durable import sync_directory, sync_file
 from apportion.errors import CertificationError, RunError, UnsafePublication
@@ -116,6 +117,7 @@ def _write_all(to: Path, weights: Path, texts: dict[str, bytes], key: signing.Pr
         (scratch / files.MANIFEST).write_bytes(manifest)
         if key is not None:
             (scratch / files.SIGNATURE).write_bytes(signing.sign(key, manifest))
+        _refuse_unverifiable(scratch)
         for path in scratch.iterdir():
             sync_file(path)
         os.rename(scratch, to)
@@ -123,6 +125,13 @@ def _write_all(to: Path, weights: Path, texts: dict[str, bytes], key: signing.Pr
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
+
+
+def _refuse_unverifiable(scratch: Path) -> None:
+    """What a receiver would find. Pricing was done and remembered a moment ago, so this costs little."""
+    found = verify(scratch)
+    if not found.verified:
+        raise RunError(f"not published, because it would not verify: {'; '.join(found.problems)}")
 
 
 def _write_archive(bundle: Path) -> None:
