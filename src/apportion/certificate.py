@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from apportion import accounting, batching, canonical
@@ -67,7 +67,7 @@ class Certificate:
     adjacency: Adjacency
     delta: float
     unsafe: tuple[str, ...]
-    publication: Publication = Publication()
+    publication: Publication = field(default_factory=Publication)
 
     @property
     def guarantee(self) -> Guarantee:

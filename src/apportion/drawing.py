@@ -8,21 +8,30 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 WIDTH, HEIGHT = 640, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 34, 46
+_LEGEND_WIDTH = 200
 _MOST_MARKS = 64
 DASHES = ("", "7 4", "2 3", "9 3 2 3", "12 5", "4 2")
 
 STYLE = """
-.chart{--ink:#1b1f24;--faint:#d5d9de;--paper:#fff;--s0:#0b5fa5;--s1:#b3400f;--s2:#237a3b;--s3:#7a3aa0;--s4:#8a6d00;--s5:#555}
-@media (prefers-color-scheme:dark){.chart{--ink:#e6e9ec;--faint:#3b424a;--paper:#15181c;--s0:#6cb6ff;--s1:#ff9d6b;--s2:#7ddc92;
---s3:#d2a6f5;--s4:#e8cf6a;--s5:#aaa}}
-.chart text{fill:var(--ink);font:12px system-ui,sans-serif}.chart .title{font-size:14px;font-weight:600}
-.chart .grid{stroke:var(--faint);stroke-width:1}.chart .axis{stroke:var(--ink);stroke-width:1}
-.chart .line{fill:none;stroke-width:2;stroke-linejoin:round}.chart .paper{fill:var(--paper)}
-.chart .s0{stroke:var(--s0)}.chart .s1{stroke:var(--s1)}.chart .s2{stroke:var(--s2)}.chart .s3{stroke:var(--s3)}
-.chart .s4{stroke:var(--s4)}.chart .s5{stroke:var(--s5)}.chart .mark{stroke:none;fill:transparent}
+.chart { --ink: #1b1f24; --faint: #d5d9de; --paper: #fff; }
+.chart { --s0: #0b5fa5; --s1: #b3400f; --s2: #237a3b; --s3: #7a3aa0; --s4: #8a6d00; --s5: #555; }
+@media (prefers-color-scheme: dark) {
+  .chart { --ink: #e6e9ec; --faint: #3b424a; --paper: #15181c; }
+  .chart { --s0: #6cb6ff; --s1: #ff9d6b; --s2: #7ddc92; --s3: #d2a6f5; --s4: #e8cf6a; --s5: #aaa; }
+}
+.chart text { fill: var(--ink); font: 12px system-ui, sans-serif; }
+.chart .title { font-size: 14px; font-weight: 600; }
+.chart .paper { fill: var(--paper); }
+.chart .grid { stroke: var(--faint); stroke-width: 1; }
+.chart .axis { stroke: var(--ink); stroke-width: 1; }
+.chart .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
+.chart .mark { stroke: none; fill: transparent; }
+.chart .s0 { stroke: var(--s0); } .chart .s1 { stroke: var(--s1); } .chart .s2 { stroke: var(--s2); }
+.chart .s3 { stroke: var(--s3); } .chart .s4 { stroke: var(--s4); } .chart .s5 { stroke: var(--s5); }
 """
 
 
@@ -77,7 +86,7 @@ def chart(series: Sequence[Series], *, title: str, x: str, y: str, from_zero: bo
         f'<text transform="translate(14 {(along.start + along.end) / 2:.1f}) rotate(-90)" text-anchor="middle">'
         f"{escape(y)}</text>",
         *(part for index, s in enumerate(drawn) for part in _curve(s, index, across, along)),
-        *(_legend(drawn) if len(drawn) > 1 else ()),
+        *(_legend(drawn, _emptiest_corner(drawn, across, along)) if len(drawn) > 1 else ()),
         "</svg>",
     ]
     return "\n".join(parts)
@@ -118,16 +127,35 @@ def _curve(series: Series, index: int, across: Axis, along: Axis) -> list[str]:
     return [f'<path class="line {colour}" d="{path}"{dashes}/>', *marks]
 
 
-def _legend(series: Sequence[Series]) -> list[str]:
-    """In the upper right corner, over the curves: short labels only."""
+def _emptiest_corner(series: Sequence[Series], across: Axis, along: Axis) -> tuple[float, float]:
+    """Where a legend covers the fewest curves: the upper left point of its box."""
+    width, height = _LEGEND_WIDTH, 20 * len(series) + 6
+    lefts = (across.start + 8, across.end - width)
+    tops = (along.end + 4, along.start - height - 4)
+    places = [(across.place(x), along.place(y)) for s in series for x, y in _dense(s.points)]
+
+    def covered(corner: tuple[float, float]) -> int:
+        left, top = corner
+        return sum(left <= x <= left + width and top <= y <= top + height for x, y in places)
+
+    return min(((left, top) for top in tops for left in reversed(lefts)), key=covered)
+
+
+def _dense(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Points on the lines between points, too."""
+    parts = [i / 20 for i in range(20)]
+    return [(a + t * (c - a), b + t * (d - b)) for (a, b), (c, d) in pairwise(points) for t in parts]
+
+
+def _legend(series: Sequence[Series], corner: tuple[float, float]) -> list[str]:
     parts = []
+    left, top = corner
     for index, s in enumerate(series):
-        y, dash = _TOP + 12 + 16 * index, DASHES[index % len(DASHES)]
+        y, dash = top + 12 + 20 * index, DASHES[index % len(DASHES)]
         dashes = f' stroke-dasharray="{dash}"' if dash else ""
         colour = f"s{index % len(DASHES)}"
-        start = WIDTH - _RIGHT - 150
-        parts.append(f'<path class="line {colour}" d="M{start} {y}h26"{dashes}/>')
-        parts.append(f'<text x="{start + 32}" y="{y + 4}">{escape(s.label[:24])}</text>')
+        parts.append(f'<path class="line {colour}" d="M{left:.1f} {y:.1f}h26"{dashes}/>')
+        parts.append(f'<text x="{left + 32:.1f}" y="{y + 4:.1f}">{escape(s.label[:24])}</text>')
     return parts
 
 

@@ -152,11 +152,11 @@ def _interpret(records: list[dict[str, Any]]) -> Ledger:
             evaluations.append(_checked_evaluation(body, index, paid))
         elif kind == "event":
             if weights is not None and body["slot"] is not None:
-                raise LedgerError(f"line {index}: takes a slot after the release of the weights")
+                raise LedgerError(f"line {index}: follows the release of the weights, after which no slot can be taken")
             recorded.append(_checked_event(body, index, the_plan, used))
             used += body["slot"] is not None
         elif weights is not None:
-            raise LedgerError(f"line {index}: a second release of weights")
+            raise LedgerError(f"line {index}: follows the release of the weights and releases others")
         else:
             weights = _checked_weights(body, index)
     return Ledger(

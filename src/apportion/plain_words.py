@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from apportion.accounting.interpretation import profile_of_pair
 from apportion.events import Adjacency
 from apportion.publication import HYPERPARAMETERS_IN_WORDS, NOT_DECLARED
 
@@ -44,23 +45,11 @@ def words(certificate: dict[str, Any]) -> str:
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
-def attacker_rate(epsilon: float, delta: float, false_positives: float) -> float:
-    """The largest true-positive rate of any test "was this unit in the data?" at a given false-positive rate.
-
-    Guarantees: the (ε, δ) trade-off of Wasserman–Zhou 2010 and Kairouz et al. 2015, exact for the pair (ε, δ).
-    """
-    if epsilon > 700:
-        return 1.0
-    rising = math.exp(epsilon) * false_positives + delta
-    falling = 1 - math.exp(-epsilon) * (1 - delta - false_positives)
-    return min(1.0, max(0.0, min(rising, falling)))
-
-
 def _claim(certificate: dict[str, Any]) -> list[str]:
     unit, epsilon, delta = certificate["unit"], certificate["epsilon"], certificate["delta"]
     neighbours = ADJACENCY_IN_WORDS[certificate["adjacency"]].format(unit=unit)
     odds = f"{math.exp(epsilon):.4g}" if epsilon < 700 else "more than 10^300"
-    caught = attacker_rate(epsilon, delta, 0.01)
+    caught = profile_of_pair(epsilon, delta).true_positive_rate(0.01)
     return [
         f"**(ε, δ) = ({epsilon:g}, {delta:g})-differential privacy** for everything released by this run, where "
         f"neighbouring data sets differ in that {neighbours}. It covers this run only.",

@@ -66,7 +66,7 @@ class Publication:
 
 def from_json(data: Mapping[str, Any]) -> Publication:
     """The inverse of `to_json`, for data whose shape was checked against the schema."""
-    stated = {name: None if value == NOT_DECLARED else value for name, value in data.items()}
+    stated: dict[str, Any] = {name: None if value == NOT_DECLARED else value for name, value in data.items()}
     return Publication(**stated)
 
 

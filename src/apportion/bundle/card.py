@@ -4,6 +4,7 @@ Because nothing else goes into it, a receiver regenerates it and compares: a bun
 ledger. To add prose of one's own, use `intended_use`, or write it beside the bundle.
 """
 
+from itertools import pairwise
 from typing import Any
 
 from apportion.bundle import files
@@ -111,7 +112,7 @@ def _loading(table: dict[str, Any] | None) -> str:
         model = "model = ...  # your own class, with the architecture above"
     else:
         widths = [len(table["features"]), *table["hidden"], len(table["classes"])]
-        layers = [f"nn.Linear({before}, {after})" for before, after in zip(widths, widths[1:], strict=False)]
+        layers = [f"nn.Linear({before}, {after})" for before, after in pairwise(widths)]
         between = f", nn.{'ReLU' if table['activation'] == 'relu' else 'Tanh'}(), "
         model = f"model = nn.Sequential({between.join(layers)})"
     code = ["from safetensors.torch import load_file", "from torch import nn", "", model]

@@ -30,8 +30,8 @@ def recompute(recorded: Ledger, claimed: dict[str, Any] | None) -> Certificate:
     return certify(recorded, publication=stated)
 
 
-def check(claimed: dict[str, Any], recomputed: Certificate) -> None:
-    """Every field of `claimed` follows from the ledger."""
+def check(claimed: dict[str, Any], recomputed: Certificate) -> bool:
+    """True if every field of `claimed` follows from the ledger; raises if not."""
     own = recomputed.to_json()
     _check_epsilons(claimed, recomputed)
     for name in own.keys() - _NOT_COMPARED_AS_EQUAL:
@@ -44,6 +44,7 @@ def check(claimed: dict[str, Any], recomputed: Certificate) -> None:
         raise BundleError(f"rho = {claimed['rho']:g} is claimed, but the ledger costs {own['rho']:g}")
     _check_close("sigmas", claimed["sigmas"], own["sigmas"])
     _check_components(claimed["components"], own["components"])
+    return True
 
 
 def _check_epsilons(claimed: dict[str, Any], recomputed: Certificate) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from apportion import canonical
@@ -25,13 +26,19 @@ SIGNATURE = "signature.json"
 REQUIRED = (WEIGHTS, LEDGER, PLAN, CERTIFICATE, CARD, WORDS, NOISE, TRADE_OFF, MANIFEST)
 OPTIONAL = (MODEL, ONNX, SIGNATURE)
 ALLOWED = (*REQUIRED, *OPTIONAL)
-LISTED = tuple(name for name in ALLOWED if name not in (MANIFEST, SIGNATURE))  # by the manifest, if there
+LISTED = tuple(name for name in REQUIRED if name != MANIFEST)  # by the manifest
+LISTED_IF_THERE = (MODEL, ONNX)
 BINARY = (WEIGHTS, ONNX)  # may be larger than memory
 
 FORMAT = 1
 
 
-def fingerprint(file: BinaryIO) -> dict[str, Any]:
+def fingerprint(path: Path) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        return fingerprint_of(file)
+
+
+def fingerprint_of(file: BinaryIO) -> dict[str, Any]:
     """Size and SHA-256 of a file, read in pieces: weights may be larger than memory."""
     digest, size = hashlib.sha256(), 0
     while piece := file.read(1 << 20):

@@ -1,7 +1,8 @@
 """`model.json`: how the weights become predictions, in public facts only; and those predictions, without PyTorch."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from apportion.bundle.tensors import Tensor
 from apportion.errors import BundleError
 
 FORMAT = 1
-_ACTIVATIONS = {"relu": lambda x: np.maximum(x, 0.0), "tanh": np.tanh}
+_ACTIVATIONS: Mapping[str, Callable[[Any], Any]] = {"relu": lambda x: np.maximum(x, 0.0), "tanh": np.tanh}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +48,7 @@ class TableModel:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Weight and bias of each layer, under the names that `torch.nn.Sequential` gives them."""
-        pairs = zip(self.widths, self.widths[1:], strict=False)
-        layers = [(2 * index, before, after) for index, (before, after) in enumerate(pairs)]
+        layers = [(2 * index, before, after) for index, (before, after) in enumerate(pairwise(self.widths))]
         weights: dict[str, tuple[int, ...]] = {f"{index}.weight": (after, before) for index, before, after in layers}
         return weights | {f"{index}.bias": (after,) for index, _, after in layers}
 

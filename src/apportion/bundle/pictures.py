@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from apportion.accounting.interpretation import Profile, profile_of_pair
 from apportion.drawing import Series, chart, standalone
-from apportion.plain_words import attacker_rate
 
 _MOST_STEPS = 400
 
@@ -23,16 +23,18 @@ def trade_off(certificate: dict[str, Any]) -> str:
     """The best that any attacker can do who wants to know whether one unit was in the data."""
     epsilon, delta = certificate["epsilon"], certificate["delta"]
     title = f"What an attacker can reach at ε = {epsilon:g}, δ = {delta:g}"
-    return standalone(chart(attacker_curves(epsilon, delta), title=title, x=FALSE_POSITIVES, y=TRUE_POSITIVES))
+    return standalone(
+        chart(attacker_curves(profile_of_pair(epsilon, delta)), title=title, x=FALSE_POSITIVES, y=TRUE_POSITIVES)
+    )
 
 
 FALSE_POSITIVES = "false-positive rate (said to be in, was not)"
 TRUE_POSITIVES = "true-positive rate, at most"
 
 
-def attacker_curves(epsilon: float, delta: float) -> Sequence[Series]:
+def attacker_curves(profile: Profile) -> Sequence[Series]:
     rates = [i / 50 for i in range(51)]
     return (
-        Series(label="any attacker", points=[(rate, attacker_rate(epsilon, delta, rate)) for rate in rates]),
+        Series(label="any attacker", points=list(zip(rates, profile.tradeoff(rates), strict=True))),
         Series(label="guessing", points=[(0.0, 0.0), (1.0, 1.0)]),
     )

@@ -113,14 +113,14 @@ def read_all(source: Source) -> Contents:
         most = MOST_BYTES.get(name, MOST_OTHER_BYTES)
         with source.open(name) as file:
             if name in files.BINARY:
-                fingerprints[name] = files.fingerprint(file)
+                fingerprints[name] = files.fingerprint_of(file)
                 continue
             # One byte more than allowed tells a file that grew since it was listed.
             data = b"" if sizes[name] > most else file.read(most + 1)
         if sizes[name] > most or len(data) > most:
             raise BundleError(f"{name} is too large ({sizes[name]} bytes; at most {most} are read)")
         texts[name] = data
-        fingerprints[name] = files.fingerprint(io.BytesIO(data))
+        fingerprints[name] = files.fingerprint_of(io.BytesIO(data))
     return Contents(texts=texts, fingerprints=fingerprints)
 
 

@@ -6,7 +6,7 @@ Numbers are numbers (true is not 1), and 1.0 is not an integer.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -86,7 +86,7 @@ def _number(test: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     return lambda value, bound: not _is(value, "number") or test(value, bound)
 
 
-def _sized(kind: type, test: Callable[[int, int], bool]) -> Callable[[Any, Any], bool]:
+def _sized(kind: type[Sized], test: Callable[[int, int], bool]) -> Callable[[Any, Any], bool]:
     return lambda value, bound: not isinstance(value, kind) or test(len(value), bound)
 
 

@@ -93,7 +93,7 @@ def archive_of(to: Path) -> Path:
 
 def _check_weights(path: Path, recorded: Ledger) -> None:
     with open(path, "rb") as file:
-        if files.fingerprint(file)["sha256"] != recorded.weights:
+        if files.fingerprint_of(file)["sha256"] != recorded.weights:
             raise RunError(f"{path} is not the file whose hash the ledger released; it was changed afterwards")
         file.seek(0)
         read_header(file, path.stat().st_size)
@@ -107,13 +107,9 @@ def _write_all(to: Path, weights: Path, texts: dict[str, bytes], key: signing.Pr
         scratch.chmod(0o755)
         shutil.copyfile(weights, scratch / files.WEIGHTS)
         for name, data in texts.items():
-            assert name in files.LISTED
+            assert name in (*files.LISTED, *files.LISTED_IF_THERE)
             (scratch / name).write_bytes(data)
-        fingerprints = {}
-        for path in scratch.iterdir():
-            with open(path, "rb") as file:
-                fingerprints[path.name] = files.fingerprint(file)
-        manifest = files.manifest_of(fingerprints)
+        manifest = files.manifest_of({path.name: files.fingerprint(path) for path in scratch.iterdir()})
         (scratch / files.MANIFEST).write_bytes(manifest)
         if key is not None:
             (scratch / files.SIGNATURE).write_bytes(signing.sign(key, manifest))

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from apportion.data.predict import Predictions, predict_table
 from apportion.cli import options as o
 from apportion.cli import output
+from apportion.data.predict import Predictions, predict_table
 from apportion.errors import RunError
 
 

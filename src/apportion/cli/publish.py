@@ -8,7 +8,7 @@ import typer
 from apportion.bundle import write
 from apportion.cli import options as o
 from apportion.cli import output
-from apportion.data.described import table_of_run
+from apportion.described import table_of_run
 from apportion.errors import InvalidArgument, RunError
 from apportion.plain_words import words
 from apportion.publication import Hyperparameters, Publication, name_for

@@ -7,15 +7,15 @@ from typing import Any
 
 from apportion import accounting, events, ledger
 from apportion.accounting import Guarantee
+from apportion.accounting.interpretation import Profile, profile_of_event
 from apportion.bundle.files import LEDGER
-from apportion.errors import CertificationError, RunError
+from apportion.errors import CertificationError, RunError, UnpricedEvent
 from apportion.events import Composed, Event
 from apportion.ledger import Ledger
 from apportion.plan import NonPrivatePlan, rho_of
 
 METRICS = "metrics.jsonl"
 _MOST_PRICED = 8  # prefixes of a run: pricing each may take a second
-_DELTAS = (1e-1, 1e-2, 1e-3)  # besides the stated one, for the attacker's curve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Look:
     sigmas: tuple[float, ...]
     rho: tuple[float, ...]
     guarantees: tuple[tuple[int, tuple[Guarantee, ...]], ...]
-    pairs: tuple[tuple[float, float], ...]
+    profile: Profile | None
 
     @property
     def private(self) -> bool:
@@ -58,14 +58,15 @@ def look(run: Path) -> Look:
     recorded = ledger.parse_whole_lines(path.read_bytes())
     private = not isinstance(recorded.plan, NonPrivatePlan)
     slots = _slot_events(recorded)
+    found = _over_epochs(slots, recorded) if private else ()
     return Look(
         name=run.resolve().name,
         ledger=recorded,
         metrics=_metrics(run / METRICS),
         sigmas=tuple(getattr(event, "sigma", 0.0) for event in slots),
         rho=_spent(slots, recorded) if private else (),
-        guarantees=_over_epochs(slots, recorded) if private else (),
-        pairs=_pairs(recorded) if private else (),
+        guarantees=found,
+        profile=_profile(recorded, found[-1][1][0]) if found else None,
     )
 
 
@@ -106,16 +107,13 @@ def _over_epochs(slots: tuple[Event, ...], recorded: Ledger) -> tuple[tuple[int,
             (n, accounting.guarantees(event, plan.delta, plan.neighbours))
             for n, event in [*priced, (count, recorded.certified_event)]
         )
-    except accounting.UnpricedEvent as error:
+    except UnpricedEvent as error:
         raise CertificationError(str(error)) from error
 
 
-def _pairs(recorded: Ledger) -> tuple[tuple[float, float], ...]:
-    """(ε, δ) at several δ: together they bound an attacker better than any one of them."""
-    plan, event = recorded.plan, recorded.certified_event
-    assert not isinstance(plan, NonPrivatePlan)
-    deltas = sorted({*_DELTAS, plan.delta})
-    return tuple((accounting.certifying_epsilon(event, delta, plan.neighbours), delta) for delta in deltas)
+def _profile(recorded: Ledger, best: Guarantee) -> Profile:
+    """What an attacker can reach, from the loss distribution of what is certified."""
+    return profile_of_event(recorded.certified_event, best.adjacency, best.epsilon, best.delta)
 
 
 def event_counts(recorded: Ledger) -> dict[str, int]:

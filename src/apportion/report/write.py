@@ -8,16 +8,15 @@ from typing import Any
 
 from apportion import durable
 from apportion._version import VERSION
-from apportion.bundle.pictures import FALSE_POSITIVES, TRUE_POSITIVES
+from apportion.accounting.interpretation import FALSE_POSITIVE_RATES
+from apportion.bundle.pictures import FALSE_POSITIVES, TRUE_POSITIVES, attacker_curves
 from apportion.drawing import Series, chart
 from apportion.errors import InvalidArgument
-from apportion.plain_words import attacker_rate
 from apportion.report import page
 from apportion.report.look import Look, event_counts, look
 
 PAGE = "report.html"
 _INTERNAL = "Internal: computed from private data without noise. Do not publish this page; publish the bundle."
-_RATES = (0.001, 0.01, 0.1)
 
 
 def write_report(run: Path, to: Path | None = None) -> Path:
@@ -45,28 +44,30 @@ def one_run(seen: Look) -> str:
 
 
 def several_runs(seen: Sequence[Look]) -> str:
-    rows = [
-        (s.name, f"{s.guarantee.epsilon:.4g}" if s.private else "not private", _delta(s), s.ledger.plan.batching.kind,
-         _schedule(s), str(len(s.sigmas)), _last(s, "holdout", "accuracy"), _last(s, "holdout", "loss"))
-        for s in seen
-    ]  # fmt: skip
     head = ("run", "ε", "δ", "batching", "schedule", "slots", "accuracy (internal)", "loss (internal)")
+    noise = _chart([_line(s, s.sigmas, steps=True) for s in seen], "Noise per epoch", "noise multiplier σ")
+    spent = _chart([_line(s, s.rho) for s in seen], "Budget spent", "ρ, unamplified")
     sections = [
         page.heading("Comparison of runs", ", ".join(s.name for s in seen)),
         page.paragraph(_INTERNAL, "internal"),
-        page.section("Summary", page.table(head, rows)),
-        page.section("Noise and budget", page.figures(
-            (_chart([_line(s, s.sigmas, steps=True) for s in seen], "Noise per epoch", "noise multiplier σ"), "Planned noise."),
-            (_chart([_line(s, s.rho) for s in seen], "Budget spent", "ρ, unamplified"), "Running sum of ρ over the slots."),
-        )),
+        page.section("Summary", page.table(head, [_summary(s) for s in seen])),
+        page.section("Noise and budget", page.figures((noise, "As planned."), (spent, "Running sum over the slots."))),
         _accuracy(seen),
-    ]  # fmt: skip
+    ]
     return page.page("Comparison of runs", sections)
 
 
+def _summary(seen: Look) -> tuple[str, ...]:
+    epsilon, delta = "not private", "–"
+    if seen.private:
+        epsilon, delta = f"{seen.guarantee.epsilon:.4g}", f"{seen.guarantee.delta:g}"
+    scores = (_last(seen, "holdout", "accuracy"), _last(seen, "holdout", "loss"))
+    return (seen.name, epsilon, delta, seen.ledger.plan.batching.kind, _schedule(seen), str(len(seen.sigmas)), *scores)
+
+
 def _state(seen: Look) -> str:
-    used, slots = seen.ledger.used_slots, len(seen.sigmas)
-    return f"run {seen.ledger.run[:8]}: {'finished' if seen.ledger.released else 'not finished'}, {used} of {slots} slots used"
+    state = "finished" if seen.ledger.released else "not finished"
+    return f"run {seen.ledger.run[:8]}: {state}, {seen.ledger.used_slots} of {len(seen.sigmas)} slots used"
 
 
 def _guarantee(seen: Look) -> str:
@@ -105,35 +106,23 @@ def _accountants(seen: Look) -> str:
         )
         for name in names
     ]
-    rows = [(g.accountant, f"{g.epsilon:.5g}", g.status, g.adjacency) for g in seen.guarantees[-1][1]]
+    rows = [(g.accountant, f"{g.epsilon:.5g}", g.status) for g in seen.guarantees[-1][1]]
+    drawn = _chart(series, "ε after so many epochs", "ε", "epochs")
+    listed = page.table(("accountant", "ε of the whole plan", "status"), rows)
     return page.section(
-        "ε by accountant",
-        page.figures(
-            (_chart(series, "ε after so many epochs", "ε", "epochs"), "The lowest proven curve is the claim.")
-        ),
-        page.table(("accountant", "ε of the whole plan", "status", "adjacency"), rows),
+        "ε by accountant", page.beside(page.figure(drawn, "The lowest proven curve is the claim."), listed)
     )
 
 
 def _attacker(seen: Look) -> str:
-    rates = [i / 50 for i in range(51)]
-    curves = [
-        Series(label="any attacker", points=[(rate, _best_rate(seen, rate)) for rate in rates]),
-        Series(label="guessing", points=[(0.0, 0.0), (1.0, 1.0)]),
-    ]
-    rows = [(f"{rate:.1%}", f"{_best_rate(seen, rate):.3%}") for rate in _RATES]
+    assert seen.profile is not None
+    rows = [(f"{rate:.1%}", f"{seen.profile.true_positive_rate(rate):.3%}") for rate in FALSE_POSITIVE_RATES]
+    drawn = chart(attacker_curves(seen.profile), title="Trade-off", x=FALSE_POSITIVES, y=TRUE_POSITIVES)
+    caption = f"Bound on any test whether one example was in the data, from {seen.profile.source}."
     return page.section(
         "What an attacker can reach",
-        page.figures(
-            (chart(curves, title="Trade-off", x=FALSE_POSITIVES, y=TRUE_POSITIVES),
-             "Upper bound on any test whether one example was in the data, from several pairs (ε, δ).")
-        ),
-        page.table(("wrongly accused", "recognised, at most"), rows),
-    )  # fmt: skip
-
-
-def _best_rate(seen: Look, false_positives: float) -> float:
-    return min(attacker_rate(epsilon, delta, false_positives) for epsilon, delta in seen.pairs)
+        page.beside(page.figure(drawn, caption), page.table(("wrongly accused", "recognised, at most"), rows)),
+    )
 
 
 def _accuracy(seen: Sequence[Look]) -> str:
@@ -149,7 +138,7 @@ def _accuracy(seen: Sequence[Look]) -> str:
 
 def _metric(seen: Sequence[Look], path: tuple[str, ...], title: str) -> str:
     series = [Series(label=s.name, points=s.metric(*path)) for s in seen if s.metric(*path)]
-    return _chart(series, title, title.lower()) if series else ""
+    return chart(series, title=title, x="epoch", y=title.lower(), from_zero=path[-1] != "accuracy") if series else ""
 
 
 def _plan(seen: Look) -> str:
@@ -174,10 +163,6 @@ def _chart(series: Sequence[Series], title: str, y: str, x: str = "epoch") -> st
 
 def _schedule(seen: Look) -> str:
     return str(seen.ledger.plan.to_json().get("schedule", {}).get("kind", "no noise"))
-
-
-def _delta(seen: Look) -> str:
-    return f"{seen.guarantee.delta:g}" if seen.private else "–"
 
 
 def _last(seen: Look, *path: str) -> str:

@@ -35,8 +35,8 @@ from apportion.training.compatibility import OptimizerFactory
 from apportion.training.export import weights_file
 from apportion.training.losses import per_example
 from apportion.training.metrics import EpochMetrics, score
-from apportion.training.publishing import PublishOptions, publish
 from apportion.training.progress import Progress, Silent, Watcher
+from apportion.training.publishing import PublishOptions, publish
 from apportion.training.step import ordinary_step, private_step
 from apportion.training.tensors import Data, PrivateData
 

@@ -1,7 +1,5 @@
 """Export to ONNX, compared with the original before it is published."""
 
-from typing import Any
-
 import torch
 
 from apportion.bundle.write import OnnxExport

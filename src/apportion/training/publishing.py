@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from apportion.bundle import files, write
 from apportion.certificate import Certificate
 from apportion.components.evaluation import evaluation_event, release_counts
-from apportion.data.described import table_of_run
+from apportion.described import table_of_run
 from apportion.errors import IncompatibleModel, InvalidArgument
 from apportion.publication import Hyperparameters, Publication, name_for
 from apportion.training.onnx import export

@@ -18,7 +18,7 @@ from apportion.budget import Budget
 from apportion.bundle.model import TableModel
 from apportion.data import Dataset, Declared, prepare, read_table, wisconsin
 from apportion.data.dataset import draw_holdout
-from apportion.data.described import table_model
+from apportion.described import table_model
 from apportion.errors import ApportionError, InvalidArgument, RunError
 from apportion.plan import TrainingPlan
 from apportion.randomness import RandomStream

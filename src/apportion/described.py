@@ -1,5 +1,6 @@
 """The public description of a table model, from the settings of its run."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from apportion import canonical
@@ -11,12 +12,18 @@ from apportion.settings import FILE, Settings, from_json
 def table_model(chosen: Settings) -> TableModel:
     """Everything in it was declared before training; nothing is read off private data."""
     if chosen.dataset == "wisconsin":
-        target, classes = TARGET, CLASSES
-        ranges = dict.fromkeys(wisconsin()[0].features, RANGE)
-    else:
-        assert chosen.target is not None
-        target, classes, ranges = chosen.target, chosen.classes, dict(chosen.ranges)
-    return TableModel(target=target, classes=classes, ranges=ranges, hidden=chosen.hidden, activation=chosen.activation)
+        built_in = dict.fromkeys(wisconsin()[0].features, RANGE)
+        return _network(chosen, TARGET, CLASSES, built_in)
+    assert chosen.target is not None
+    return _network(chosen, chosen.target, chosen.classes, chosen.ranges)
+
+
+def _network(
+    chosen: Settings, target: str, classes: tuple[str, ...], ranges: Mapping[str, tuple[float, float]]
+) -> TableModel:
+    return TableModel(
+        target=target, classes=classes, ranges=dict(ranges), hidden=chosen.hidden, activation=chosen.activation
+    )
 
 
 def table_of_run(run: Path) -> TableModel | None:
