@@ -58,8 +58,10 @@ class Axis:
     def over(values: Sequence[float], start: float, end: float, *, from_zero: bool) -> "Axis":
         low, high = min(values), max(values)
         low = min(low, 0.0) if from_zero else low
-        if high <= low:
-            low, high = (low - 1, low + 1) if low or not from_zero else (0.0, 1.0)
+        largest = max(abs(low), abs(high))
+        if high - low <= max(1e-9 * largest, 1e-280):  # too narrow to be divided: show some room around it
+            room = 0.1 * largest if largest > 1e-9 else 1.0
+            low, high = (low, low + room) if from_zero and low >= 0 else (low - room, high + room)
         step = _nice_step((high - low) / 5)
         low = math.floor(low / step + 1e-9) * step
         count = max(1, math.ceil((high - low) / step - 1e-9))
@@ -160,7 +162,8 @@ def _legend(series: Sequence[Series], corner: tuple[float, float]) -> list[str]:
 
 
 def _finite(series: Series) -> Series:
-    kept = tuple((x, y) for x, y in series.points if math.isfinite(x) and math.isfinite(y) and abs(y) < 1e290)
+    # Beyond that, spans overflow. Comparisons with NaN are false, which leaves those out, too.
+    kept = tuple((x, y) for x, y in series.points if abs(x) < 1e290 and abs(y) < 1e290)
     return Series(label=series.label, points=kept, steps=series.steps)
 
 

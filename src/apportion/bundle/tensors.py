@@ -60,13 +60,12 @@ def read_header(file: BinaryIO, size: int) -> tuple[dict[str, Tensor], int]:
 
 def load(file: BinaryIO, size: int) -> Mapping[str, NDArray[Any]]:
     """All tensors as arrays, for models small enough to predict with here."""
-    tensors, start = read_header(file, size)
+    tensors, _ = read_header(file, size)
     arrays = {}
     for name, tensor in sorted(tensors.items(), key=lambda item: item[1].start):
         if tensor.dtype not in _NUMPY:
             raise BundleError(f"{name} has dtype {tensor.dtype}, which cannot be computed with here; use PyTorch")
-        file.seek(start + tensor.start)
-        data = file.read(tensor.end - tensor.start)
+        data = file.read(tensor.end - tensor.start)  # in the order of the file, which has no gaps
         arrays[name] = np.frombuffer(data, _NUMPY[tensor.dtype]).reshape(tensor.shape)
     return arrays
 

@@ -6,7 +6,7 @@ executed or unpickled. All checks that can run do run, so that one reading tells
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -135,15 +135,11 @@ def _verify(
         recomputed = checks.run("accounting", lambda: claims.recompute(recorded, claimed))
     if recomputed is not None and claimed is not None:
         if checks.run("claims", lambda: claims.check(claimed, recomputed)):
-            _check_derived(checks, texts, derived.derived(claimed, described))
+            for name, check in _DERIVED.items():
+                checks.run(check, partial(_check_derived, name, texts[name], claimed, described))
         if strict:
             checks.run("safe", lambda: _check_safe(recomputed))
     return claimed, recomputed, signer
-
-
-def _check_derived(checks: Checks, texts: dict[str, bytes], expected: dict[str, bytes]) -> None:
-    for name, content in expected.items():
-        checks.run(_DERIVED[name], partial(_check_same, name, texts[name], content))
 
 
 _DERIVED = {
@@ -162,7 +158,8 @@ def _read(bundle: Path) -> read.Contents:
 def check_manifest(contents: read.Contents) -> None:
     """Every file is the one that the manifest lists, and the manifest lists every file."""
     listed = files.read_manifest(contents.texts[files.MANIFEST])["files"]
-    present = {name: entry for name, entry in contents.fingerprints.items() if name in (*files.LISTED, *files.LISTED_IF_THERE)}
+    listable = (*files.LISTED, *files.LISTED_IF_THERE)
+    present = {name: entry for name, entry in contents.fingerprints.items() if name in listable}
     changed = sorted(name for name, entry in present.items() if listed.get(name) != entry)
     if changed:
         raise BundleError(f"not the files that the manifest lists: {', '.join(changed)}")
@@ -192,6 +189,7 @@ def _read_weights(bundle: Path, contents: read.Contents) -> dict[str, tensors.Te
         return tensors.read_header(file, contents.fingerprints[files.WEIGHTS]["bytes"])[0]
 
 
+@lru_cache(maxsize=2)
 def _read_ledger(data: bytes) -> Ledger:
     limits.refuse_absurd(data)
     return ledger.parse(data)
@@ -223,6 +221,10 @@ def _check_weights(fingerprint: dict[str, Any], recorded: Ledger) -> None:
         raise BundleError("the ledger holds no release of weights")
     if fingerprint["sha256"] != recorded.weights:
         raise BundleError("model.safetensors is not the file whose hash the ledger released")
+
+
+def _check_derived(name: str, found: bytes, claimed: dict[str, Any], described: dict[str, Any] | None) -> None:
+    _check_same(name, found, derived.derived(claimed, described)[name])
 
 
 def _check_same(name: str, found: bytes, expected: bytes) -> None:

@@ -43,7 +43,7 @@ def publish(
     Guarantees: everything written is either a differentially private output paid for in the ledger, or public: what was
     declared before training, what the publisher states in `publication`, and what follows from these.
     """
-    recorded = refuse_early(run, to, as_zip=as_zip, allow_unsafe=allow_unsafe)
+    recorded = refuse_early(run, to, sign=sign, as_zip=as_zip, allow_unsafe=allow_unsafe)
     certificate = certify(recorded, publication=publication or Publication(name=name_for(to.name)))
     key = None if sign is None else signing.load_private(sign)
     claimed = certificate.to_json()
@@ -65,11 +65,13 @@ def publish(
     return certificate
 
 
-def refuse_early(run: Path, to: Path, *, as_zip: bool, allow_unsafe: bool) -> Ledger:
+def refuse_early(run: Path, to: Path, *, sign: str | Path | None, as_zip: bool, allow_unsafe: bool) -> Ledger:
     """Everything for which publishing is refused, before anything is paid for or written."""
     for path in (to, *([archive_of(to)] if as_zip else [])):
         if path.exists() or path.is_symlink():
             raise RunError(f"{path} exists already; publish never overwrites, choose another name")
+    if sign is not None:
+        signing.load_private(Path(sign))
     recorded = ledger.read(run / files.LEDGER)
     if not recorded.released:
         raise RunError(

@@ -71,7 +71,7 @@ def publish(
         intended_use=intended_use,
         license=license,
     )
-    write.refuse_early(run, to, as_zip=as_zip, allow_unsafe=allow_unsafe)
+    write.refuse_early(run, to, sign=sign, as_zip=as_zip, allow_unsafe=allow_unsafe)
     exported = _with_the_model(run, onnx, evaluate_privately) if onnx or evaluate_privately is not None else None
     certificate = write.publish(
         run,
@@ -104,12 +104,13 @@ def _with_the_model(run: Path, onnx: bool, sigma: float | None) -> Any:
         from apportion.training import publishing, tabular
     except ImportError as error:
         raise RunError(f"this needs PyTorch: pip install 'apportion[train]' ({error})") from error
-    if table_of_run(run) is None:
+    table = table_of_run(run)
+    if table is None:
         raise InvalidArgument(
             f"{run} was trained by your own code: publish it there, run.publish(…, model=…, onnx=…, evaluate_privately=…)"
         )
     network, held_out = tabular.rebuilt(run)
-    exported = publishing.export_released(run, network) if onnx else None
+    exported = publishing.export_released(run, network, (len(table.ranges),)) if onnx else None
     if sigma is not None:
         publishing.evaluate(run, sigma, network, held_out())
     return exported

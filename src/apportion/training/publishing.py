@@ -1,6 +1,7 @@
 """Publishing what needs the model itself: a private test score, and an export to ONNX. The rest is `bundle.write`."""
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NotRequired, TypedDict, Unpack
 
@@ -24,8 +25,8 @@ class PublishOptions(TypedDict):
     """`name`, `hyperparameters`, `earlier_runs`, `intended_use` and `license` are the publisher's statements.
 
     `model` is an object of the trained class, needed by `onnx` and `evaluate_privately`; its weights do not matter, those
-    that were released are used. `evaluate_privately` is the noise multiplier of a test score on `holdout`. `sign` is a
-    private key file, `as_zip` also writes the bundle as one file.
+    that were released are used. `onnx` is the shape of one input. `evaluate_privately` is the noise multiplier of a test
+    score on `holdout`. `sign` is a private key file, `as_zip` also writes the bundle as one file.
     """
 
     name: NotRequired[str]
@@ -34,7 +35,7 @@ class PublishOptions(TypedDict):
     intended_use: NotRequired[str]
     license: NotRequired[str]
     model: NotRequired[torch.nn.Module]
-    onnx: NotRequired[bool]
+    onnx: NotRequired[Sequence[int]]
     evaluate_privately: NotRequired[float]
     holdout: NotRequired[Data]
     sign: NotRequired[str | Path]
@@ -52,12 +53,13 @@ def publish(run: Path, to: Path, **options: Unpack[PublishOptions]) -> Certifica
         license=options.get("license"),
     )
     as_zip, unsafe = options.get("as_zip", False), options.get("allow_unsafe", False)
-    write.refuse_early(run, to, as_zip=as_zip, allow_unsafe=unsafe)
-    exported = export_released(run, options.get("model")) if options.get("onnx") else None
+    sign = options.get("sign")
+    write.refuse_early(run, to, sign=sign, as_zip=as_zip, allow_unsafe=unsafe)
+    shape = options.get("onnx")
+    exported = None if shape is None else export_released(run, options.get("model"), shape)
     sigma = options.get("evaluate_privately")
     if sigma is not None:
         evaluate(run, sigma, options.get("model"), options.get("holdout"))
-    sign = options.get("sign")
     return write.publish(
         run,
         to,
@@ -70,8 +72,8 @@ def publish(run: Path, to: Path, **options: Unpack[PublishOptions]) -> Certifica
     )
 
 
-def export_released(run: Path, model: torch.nn.Module | None) -> write.OnnxExport:
-    return export(_released(run, model))
+def export_released(run: Path, model: torch.nn.Module | None, input_shape: Sequence[int]) -> write.OnnxExport:
+    return export(_released(run, model), input_shape)
 
 
 def evaluate(run: Path, sigma: float, model: torch.nn.Module | None, holdout: Data | None) -> None:
