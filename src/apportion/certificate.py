@@ -139,7 +139,7 @@ def certify(ledger: Ledger, delta: float | None = None, publication: Publication
         )
     delta = plan.delta if delta is None else delta
     try:
-        found = accounting.guarantees(ledger.certified_event, delta, plan.neighbours)
+        found = accounting.guarantees(ledger.certified_event, delta, plan.neighbours, lower_bounds=False)
     except UnpricedEvent as error:
         raise CertificationError(str(error)) from error
     finite = tuple(guarantee for guarantee in found if math.isfinite(guarantee.epsilon))

@@ -21,6 +21,7 @@ ADJACENCY_IN_WORDS: dict[Adjacency, str] = {
 }
 _MARKUP = re.compile(r"([\\`*_\[\]|~#!])")
 _MOST_SHOWN = 400
+_ASKED = ("pre-trained weights", "validation data")  # what a reader wants to know even if nobody said it
 
 
 def literal(text: str, most: int = _MOST_SHOWN) -> str:
@@ -140,7 +141,7 @@ def _components(certificate: dict[str, Any]) -> list[str]:
 
 
 def _inputs(certificate: dict[str, Any]) -> list[str]:
-    declared = certificate["declared"]
+    declared = {name: NOT_DECLARED for name in _ASKED} | certificate["declared"]
     return [
         "Declared public, hence not protected:",
         "",

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Protocol
 from apportion.bundle import archive, files
 from apportion.errors import BundleError
 
-MOST_BYTES = {files.LEDGER: 1 << 26, files.CERTIFICATE: 1 << 24}
+MOST_BYTES = {files.LEDGER: 1 << 25, files.CERTIFICATE: 1 << 24}
 MOST_OTHER_BYTES = 1 << 20
 MOST_ENTRIES = 64
 

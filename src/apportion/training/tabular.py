@@ -213,4 +213,9 @@ def rehearse(job: Job) -> dict[str, Any]:
 
 def _declared(job: Job) -> dict[str, str]:
     source = f"built-in {job.settings.dataset}" if job.settings.dataset else "own table"
-    return {"data": source, **table_model(job.settings).declared()}
+    return {
+        "data": source,
+        "pre-trained weights": "none",
+        "validation data": "none",
+        **table_model(job.settings).declared(),
+    }
