@@ -116,9 +116,16 @@ def _statements(certificate: dict[str, Any]) -> list[str]:
     return [
         "Stated by the publisher, and not checkable from the bundle:",
         "",
-        f"- Hyperparameters: {HYPERPARAMETERS_IN_WORDS[stated['hyperparameters']]}.",
+        f"- Hyperparameters: {hyperparameters_in_words(certificate)}.",
         f"- Earlier runs on the same data: {earlier}.",
     ]
+
+
+def hyperparameters_in_words(certificate: dict[str, Any]) -> str:
+    stated = certificate["publication"]["hyperparameters"]
+    if stated == "selected" and all(component["purpose"] != "selection" for component in certificate["components"]):
+        return "chosen by a private selection that this ledger does not record: its cost is NOT in the guarantee"
+    return HYPERPARAMETERS_IN_WORDS[stated]
 
 
 def _comparison(certificate: dict[str, Any]) -> list[str]:
@@ -141,7 +148,7 @@ def _components(certificate: dict[str, Any]) -> list[str]:
 
 
 def _inputs(certificate: dict[str, Any]) -> list[str]:
-    declared = {name: NOT_DECLARED for name in _ASKED} | certificate["declared"]
+    declared = dict.fromkeys(_ASKED, NOT_DECLARED) | certificate["declared"]
     return [
         "Declared public, hence not protected:",
         "",

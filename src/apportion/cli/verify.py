@@ -12,7 +12,7 @@ from apportion.bundle.verify import Verification
 from apportion.cli import options as o
 from apportion.cli import output
 from apportion.errors import BundleError, InvalidArgument
-from apportion.publication import HYPERPARAMETERS_IN_WORDS
+from apportion.plain_words import hyperparameters_in_words
 
 _SECONDS = 120
 
@@ -72,7 +72,7 @@ def _show_limits(result: Verification) -> None:
     else:
         output.note(f"Signed by {result.signed_by}; whose key that is, --trusted KEY.pub tells.")
     output.note("No certificate can prove that the publisher ran the recorded code on the declared data.")
-    output.note(f"Hyperparameters: {HYPERPARAMETERS_IN_WORDS[stated['hyperparameters']]}.")
+    output.note(f"Hyperparameters: {hyperparameters_in_words(result.certificate)}.")
     output.note(f"Earlier runs on the same data: {stated['earlier_runs']}. The guarantee covers this run only.")
     if result.has_onnx:
         output.note(f"{ONNX} is the publisher's conversion of the certified weights; only its bytes were checked.")
