@@ -39,6 +39,7 @@ format: setup
 
 bench: setup
 	$(BIN)/python benchmarks/accounting.py
+	$(BIN)/python benchmarks/verify.py
 	$(BIN)/python benchmarks/gradients.py
 
 clean:

@@ -6,6 +6,7 @@ This module and everything it imports work without PyTorch; `apportion.training`
 import importlib
 from types import ModuleType
 
+from apportion._version import VERSION
 from apportion.accounting import Guarantee
 from apportion.batching import Partition, Poisson, Shuffle
 from apportion.budget import Budget
@@ -16,7 +17,7 @@ from apportion.ledger import read as read_ledger
 from apportion.plan import NonPrivatePlan, TrainingPlan, solve
 from apportion.schedules import ExponentialDecay, Hold, PolynomialDecay, StepDecay, TimeDecay, Uniform
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "ApportionError",

@@ -1,27 +1,36 @@
 """The certificate: what a ledger proves, recomputed from the ledger alone; as JSON and in plain words."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from apportion import accounting, batching
+from apportion import accounting, batching, canonical
+from apportion._version import VERSION
 from apportion.accounting import Guarantee
 from apportion.errors import CertificationError, UnpricedEvent
-from apportion.events import Adjacency
+from apportion.events import Adjacency, Event, ExponentialMechanism, GaussianRelease, RepeatAndSelect
 from apportion.ledger import Ledger
+from apportion.plain_words import ADJACENCY_IN_WORDS, words
 from apportion.plan import NonPrivatePlan, TrainingPlan, rho_of
+from apportion.publication import Publication
+
+__all__ = [
+    "ADJACENCY_IN_WORDS",
+    "CLAIM_TOLERANCE",
+    "FORMAT",
+    "NOT_COVERED",
+    "Certificate",
+    "certify",
+    "round_up",
+    "words",
+]
 
 FORMAT = 1
 SIGNIFICANT_DIGITS = 4
 
 # Claimed ε may fall short of a recomputed upper bound by this much: other platforms round differently.
 CLAIM_TOLERANCE = 1e-6
-
-ADJACENCY_IN_WORDS: dict[Adjacency, str] = {
-    "add-remove": "one {unit} is added to the data or removed from it",
-    "zero-out": "one {unit}'s contribution is removed, while the number of {unit}s is public",
-    "replace-one": "one {unit} is replaced by another",
-}
 
 NOT_COVERED = (
     "what was learned from the same data before or outside this run (earlier runs, tuning by hand, looking at the data)",
@@ -48,13 +57,17 @@ def round_up(value: float, digits: int = SIGNIFICANT_DIGITS) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """The guarantees of one ledger, tightest first. `unsafe` lists why it should not be relied upon, if anything."""
+    """The guarantees of one ledger, tightest first. `unsafe` lists why it should not be relied upon, if anything.
+
+    Everything but `publication`, the publisher's statements, follows from the ledger.
+    """
 
     ledger: Ledger
     guarantees: tuple[Guarantee, ...]
     adjacency: Adjacency
     delta: float
     unsafe: tuple[str, ...]
+    publication: Publication = field(default_factory=Publication)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -70,6 +83,32 @@ class Certificate:
         assert isinstance(plan, TrainingPlan)
         return {
             "format": FORMAT,
+            **self._claims(),
+            **_noise(plan),
+            "budget": plan.budget.to_json(),
+            "batching": batching.to_json(plan.batching),
+            "clip": plan.clip,
+            "clipping": "flat",
+            "examples": plan.examples,
+            "steps": plan.batching.steps * len(plan.slots),
+            "slots": {"planned": len(plan.slots), "used": self.ledger.used_slots},
+            "released": "final-weights",
+            "evaluations": [{"right": e.right, "wrong": e.wrong, "sigma": e.sigma} for e in self.ledger.evaluations],
+            "components": _components(self.ledger, self.adjacency),
+            "randomness": self.ledger.randomness,
+            "declared": dict(self.ledger.declared),
+            "publication": self.publication.to_json(),
+            "not_covered": list(NOT_COVERED),
+            "unsafe": list(self.unsafe),
+            "versions": {"apportion": VERSION},
+            "run": self.ledger.run,
+            "plan": canonical.digest(plan.to_json()),
+            "ledger": self.ledger.head,
+            "weights": self.ledger.weights,
+        }
+
+    def _claims(self) -> dict[str, Any]:
+        return {
             "epsilon": self.epsilon,
             "delta": self.delta,
             "adjacency": self.adjacency,
@@ -80,30 +119,14 @@ class Certificate:
                 {"accountant": g.accountant, "epsilon": round_up(g.epsilon), "status": g.status}
                 for g in self.guarantees
             ],
-            "rho": round_up(rho_of(self.ledger.certified_event, self.adjacency)),
-            "batching": batching.to_json(plan.batching),
-            "schedule": plan.schedule.to_json(),
-            "sigmas": list(plan.sigmas),
-            "clip": plan.clip,
-            "clipping": "flat",
-            "examples": plan.examples,
-            "steps": plan.batching.steps * len(plan.slots),
-            "slots": {"planned": len(plan.slots), "used": self.ledger.used_slots},
-            "released": "final-weights",
-            "randomness": self.ledger.randomness,
-            "declared": dict(self.ledger.declared),
-            "not_covered": list(NOT_COVERED),
-            "unsafe": list(self.unsafe),
-            "run": self.ledger.run,
-            "ledger": self.ledger.head,
-            "weights": self.ledger.weights,
+            "rho": _total_rho(self.ledger.certified_event, self.adjacency),
         }
 
     def in_words(self) -> str:
         return words(self.to_json())
 
 
-def certify(ledger: Ledger, delta: float | None = None) -> Certificate:
+def certify(ledger: Ledger, delta: float | None = None, publication: Publication | None = None) -> Certificate:
     """What the ledger proves, by every valid accountant, tightest first.
 
     Guarantees: prices all that was recorded and every slot of the plan, run or not, because a decision to stop early may
@@ -116,60 +139,63 @@ def certify(ledger: Ledger, delta: float | None = None) -> Certificate:
         )
     delta = plan.delta if delta is None else delta
     try:
-        found = accounting.guarantees(ledger.certified_event, delta, plan.neighbours)
+        found = accounting.guarantees(ledger.certified_event, delta, plan.neighbours, lower_bounds=False)
     except UnpricedEvent as error:
         raise CertificationError(str(error)) from error
+    finite = tuple(guarantee for guarantee in found if math.isfinite(guarantee.epsilon))
+    if not finite:
+        raise CertificationError("the ledger records something whose cost is infinite: nothing can be certified")
     unsafe = []
     if ledger.randomness != "secure":
         unsafe.append("randomness was seeded for research: whoever knows the seed can remove the noise")
-    return Certificate(ledger=ledger, guarantees=found, adjacency=plan.neighbours, delta=delta, unsafe=tuple(unsafe))
+    return Certificate(
+        ledger=ledger,
+        guarantees=finite,
+        adjacency=plan.neighbours,
+        delta=delta,
+        unsafe=tuple(unsafe),
+        publication=publication or Publication(),
+    )
 
 
-def words(certificate: dict[str, Any]) -> str:
-    """A certificate's JSON in plain words (Markdown), a pure function of that JSON so that anyone can regenerate it."""
-    unit, sigmas = certificate["unit"], certificate["sigmas"]
-    neighbours = ADJACENCY_IN_WORDS[certificate["adjacency"]].format(unit=unit)
-    epsilon, delta = certificate["epsilon"], certificate["delta"]
-    odds = math.exp(epsilon)
-    lines = [f"**UNSAFE: {reason}.**\n" for reason in certificate["unsafe"]]
-    lines += [
-        f"**(ε, δ) = ({epsilon:g}, {delta:g})-differential privacy** for the released weights, where neighbouring data "
-        f"sets differ in that {neighbours}.",
-        "",
-        f"In words: whatever is concluded from the published weights would have been concluded with nearly the same "
-        f"probability had any one {unit} not been there: at most e^ε = {odds:.4g} times as likely, except with "
-        f"probability about δ = {delta:g}.",
-        "",
-        f"- Unit of privacy: one {unit}. Adjacency: {certificate['adjacency']}.",
-        f"- Proven by: {certificate['accountant']} accounting of all {certificate['slots']['planned']} planned epochs "
-        f"({certificate['slots']['used']} were used; stopping early does not lower the cost).",
-        f"- Batching: {batching_in_words(certificate['batching'])}; {certificate['steps']} steps in all.",
-        f"- Noise multiplier: {certificate['schedule']['kind']} schedule from {sigmas[0]:.4g} to {sigmas[-1]:.4g}; "
-        f"every example's gradient clipped to L2 norm {certificate['clip']:g}.",
-        f"- Declared number of examples: {certificate['examples']}.",
-        f"- Released: {certificate['released'].replace('-', ' ')}, nothing else computed from the data.",
-        f"- Randomness: {certificate['randomness'].replace('-', ' ')}.",
-        "",
-        "The same run under other accountants (all proven; the smallest is the claim):",
-        "",
-        "| accountant | ε |",
-        "| --- | --- |",
-        *(f"| {g['accountant']} | {g['epsilon']:g} |" for g in certificate["guarantees"]),
-        "",
-        "Not covered:",
-        "",
-        *(f"- {item}" for item in certificate["not_covered"]),
+def _noise(plan: TrainingPlan) -> dict[str, Any]:
+    """The noise that the plan promises, slot by slot."""
+    return {"schedule": plan.schedule.to_json(), "sigmas": list(plan.sigmas)}
+
+
+def _total_rho(event: Event, adjacency: Adjacency) -> float | None:
+    """The unamplified zCDP parameter, where everything recorded has one."""
+    try:
+        return round_up(rho_of(event, adjacency))
+    except UnpricedEvent:
+        return None
+
+
+def _components(ledger: Ledger, adjacency: Adjacency) -> list[dict[str, Any]]:
+    """What the loss was spent on, by unamplified ρ: the plan's slots together, then all else by its purpose."""
+    spent: dict[str, list[float]] = {"training": [_priced(slot.event, adjacency) for slot in ledger.plan.slots]}
+    for recorded in ledger.events:
+        if recorded.slot is None:
+            spent.setdefault(_purpose(recorded.event), []).append(_priced(recorded.event, adjacency))
+    total = math.fsum(price for prices in spent.values() for price in prices) or 1.0
+    return [
+        {"purpose": purpose, "events": len(prices), "share": round(math.fsum(prices) / total, 4)}
+        for purpose, prices in spent.items()
     ]
-    return "\n".join(lines) + "\n"
 
 
-def batching_in_words(data: dict[str, Any]) -> str:
-    match data:
-        case {"kind": "shuffle", "batches": batches}:
-            return f"reshuffled every epoch and cut into {batches} batches of fixed size (no amplification)"
-        case {"kind": "partition", "batches": batches}:
-            return f"every epoch each example falls independently into one of {batches} secret batches"
-        case {"kind": "poisson", "rate": rate}:
-            return f"every step each example is drawn independently with probability {rate:g}"
-        case _:
-            raise AssertionError(f"no words for {data}")
+def _priced(event: Event, adjacency: Adjacency) -> float:
+    """ρ, or 0 for what has no ρ: shares are a guide, the guarantee prices everything."""
+    try:
+        return rho_of(event, adjacency)
+    except UnpricedEvent:
+        return 0.0
+
+
+_PURPOSES: Mapping[type, str] = {ExponentialMechanism: "selection", RepeatAndSelect: "selection"}
+
+
+def _purpose(event: Event) -> str:
+    if isinstance(event, GaussianRelease) and event.purpose:
+        return event.purpose
+    return _PURPOSES.get(type(event), "other")

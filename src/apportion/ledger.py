@@ -2,7 +2,8 @@
 
     line 0       plan      the whole plan, how randomness was made, and what was declared public
     line 1 … n   event     one mechanism that ran; an epoch names the plan's slot that it takes
-    last line    release   the hash of the weights that were released
+    then         release   the hash of the weights that were released: no slot is taken after it
+    perhaps      event, evaluation   a private score: its cost, then the noisy counts that were released
 
 Every line carries its index, the hash of the line before it and the hash of itself. The ledger holds no clock time, host
 name, realised batch size or other realised quantity, so it can be published as it is.
@@ -32,13 +33,25 @@ _BODY_FIELDS = {
     "plan": {"format", "run", "plan", "randomness", "declared"},
     "event": {"slot", "event"},
     "release": {"what", "weights"},
+    "evaluation": {"right", "wrong"},
 }
+EVALUATION = "evaluation"  # the purpose of the event that pays for an evaluation
+MOST_COUNTED = 1 << 53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedEvent:
     slot: int | None
     event: Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Noisy counts of right and wrong answers on held-out records, and the noise multiplier that they were paid with."""
+
+    right: int
+    wrong: int
+    sigma: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +64,7 @@ class Ledger:
     declared: Mapping[str, str]
     events: tuple[RecordedEvent, ...]
     weights: str | None
+    evaluations: tuple[Evaluation, ...]
     head: str
 
     @property
@@ -127,16 +141,24 @@ def _interpret(records: list[dict[str, Any]]) -> Ledger:
     header = records[0]["body"]
     the_plan = _checked_header(header)
     recorded: list[RecordedEvent] = []
-    weights = None
+    evaluations: list[Evaluation] = []
+    weights, used = None, 0
     for index, record in enumerate(records[1:], start=1):
-        if weights is not None:
-            raise LedgerError(f"line {index}: follows the release, which must be the last line")
-        if record["kind"] == "plan":
+        kind, body = record["kind"], record["body"]
+        if kind == "plan":
             raise LedgerError(f"line {index}: a second plan")
-        if record["kind"] == "release":
-            weights = _checked_weights(record["body"], index)
+        if kind == "evaluation":
+            paid = recorded[-1].event if weights is not None and records[index - 1]["kind"] == "event" else None
+            evaluations.append(_checked_evaluation(body, index, paid))
+        elif kind == "event":
+            if weights is not None and body["slot"] is not None:
+                raise LedgerError(f"line {index}: follows the release of the weights, after which no slot can be taken")
+            recorded.append(_checked_event(body, index, the_plan, used))
+            used += body["slot"] is not None
+        elif weights is not None:
+            raise LedgerError(f"line {index}: follows the release of the weights and releases others")
         else:
-            recorded.append(_checked_event(record["body"], index, the_plan, recorded))
+            weights = _checked_weights(body, index)
     return Ledger(
         run=header["run"],
         plan=the_plan,
@@ -144,6 +166,7 @@ def _interpret(records: list[dict[str, Any]]) -> Ledger:
         declared=header["declared"],
         events=tuple(recorded),
         weights=weights,
+        evaluations=tuple(evaluations),
         head=records[-1]["hash"],
     )
 
@@ -170,14 +193,23 @@ def _checked_weights(body: Mapping[str, Any], index: int) -> str:
     return str(body["weights"])
 
 
-def _checked_event(body: Mapping[str, Any], index: int, the_plan: Plan, recorded: list[RecordedEvent]) -> RecordedEvent:
+def _checked_evaluation(body: Mapping[str, Any], index: int, paid: Event | None) -> Evaluation:
+    """Counts follow, immediately, the event that pays for them: record, then release."""
+    if not isinstance(paid, events.GaussianRelease) or paid.purpose != EVALUATION:
+        raise LedgerError(f"line {index}: an evaluation must directly follow the event that pays for it")
+    right, wrong = body["right"], body["wrong"]
+    if type(right) is not int or type(wrong) is not int or max(abs(right), abs(wrong)) > MOST_COUNTED:
+        raise LedgerError(f"line {index}: the counts of an evaluation must be whole numbers")
+    return Evaluation(right=right, wrong=wrong, sigma=paid.sigma)
+
+
+def _checked_event(body: Mapping[str, Any], index: int, the_plan: Plan, expected: int) -> RecordedEvent:
     try:
         event = events.from_json(body["event"])
     except InvalidArgument as error:
         raise LedgerError(f"line {index}: {error}") from None
     slot = body["slot"]
     if slot is not None:
-        expected = sum(earlier.slot is not None for earlier in recorded)
         if slot != expected or isinstance(slot, bool):
             raise LedgerError(f"line {index}: takes slot {slot!r:.40}, but the next free slot is {expected}")
         if slot >= len(the_plan.slots):
@@ -266,6 +298,10 @@ class LedgerWriter:
 
     def append_release(self, weights: str) -> None:
         self._append("release", {"what": "final-weights", "weights": weights})
+
+    def append_evaluation(self, right: int, wrong: int) -> None:
+        """The noisy counts; the event that pays for them was appended just before."""
+        self._append("evaluation", {"right": right, "wrong": wrong})
 
     def _append(self, kind: str, body: Mapping[str, Any]) -> None:
         content = {"index": self._index, "previous": self._head, "kind": kind, "body": body}

@@ -11,18 +11,19 @@ It ends by itself when the plan's epochs are done; leaving the `with` block rele
 """
 
 import json
+import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import torch
 from torch import Tensor
 
 from apportion import canonical, durable, ledger
-from apportion.bundle import write
+from apportion._version import VERSION
 from apportion.bundle.files import LEDGER, PLAN, WEIGHTS
 from apportion.certificate import Certificate, certify
 from apportion.errors import BatchMisused, RunError
@@ -35,6 +36,7 @@ from apportion.training.export import weights_file
 from apportion.training.losses import per_example
 from apportion.training.metrics import EpochMetrics, score
 from apportion.training.progress import Progress, Silent, Watcher
+from apportion.training.publishing import PublishOptions, publish
 from apportion.training.step import ordinary_step, private_step
 from apportion.training.tensors import Data, PrivateData
 
@@ -52,8 +54,9 @@ class FinishedRun:
     def certificate(self, delta: float | None = None) -> Certificate:
         return certify(ledger.read(self.directory / LEDGER), delta)
 
-    def publish(self, to: str | Path, *, allow_unsafe: bool = False) -> Certificate:
-        return write.publish(self.directory, Path(to), allow_unsafe=allow_unsafe)
+    def publish(self, to: str | Path, **options: Unpack[PublishOptions]) -> Certificate:
+        """Write the bundle; the options are those of `apportion.training.publishing.publish`."""
+        return publish(self.directory, Path(to), **options)
 
 
 class Batch:
@@ -312,5 +315,6 @@ def _declarations(
     return {
         "model": " ".join(repr(model).split())[:2000],
         "loss": getattr(loss, "__name__", type(loss).__name__),
+        "software": f"apportion {VERSION}, torch {torch.__version__}, Python {platform.python_version()}",
         "optimizer": f"{type(optimizer).__name__}({', '.join(f'{k}={v}' for k, v in sorted(settings.items()))})",
     }
