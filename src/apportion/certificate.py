@@ -4,8 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from apportion import accounting, batching
+from apportion import accounting, batching, events
 from apportion.accounting import Guarantee
+from apportion.adaptive import AdaptivePlan, most_slots
 from apportion.errors import CertificationError, UnpricedEvent
 from apportion.events import Adjacency
 from apportion.ledger import Ledger
@@ -67,7 +68,7 @@ class Certificate:
 
     def to_json(self) -> dict[str, Any]:
         plan = self.ledger.plan
-        assert isinstance(plan, TrainingPlan)
+        assert isinstance(plan, TrainingPlan | AdaptivePlan)
         return {
             "format": FORMAT,
             "epsilon": self.epsilon,
@@ -80,15 +81,16 @@ class Certificate:
                 {"accountant": g.accountant, "epsilon": round_up(g.epsilon), "status": g.status}
                 for g in self.guarantees
             ],
-            "rho": round_up(rho_of(self.ledger.certified_event, self.adjacency)),
+            "rho": _rho(self.ledger, self.adjacency),
             "batching": batching.to_json(plan.batching),
             "schedule": plan.schedule.to_json(),
-            "sigmas": list(plan.sigmas),
+            "sigmas": _sigmas(self.ledger),
             "clip": plan.clip,
             "clipping": "flat",
             "examples": plan.examples,
-            "steps": plan.batching.steps * len(plan.slots),
-            "slots": {"planned": len(plan.slots), "used": self.ledger.used_slots},
+            "steps": plan.batching.steps * _planned_slots(self.ledger),
+            "slots": {"planned": _planned_slots(self.ledger), "used": self.ledger.used_slots},
+            "adaptive": None if isinstance(plan, TrainingPlan) else _adaptive(plan),
             "released": "final-weights",
             "randomness": self.ledger.randomness,
             "declared": dict(self.ledger.declared),
@@ -103,11 +105,12 @@ class Certificate:
         return words(self.to_json())
 
 
-def certify(ledger: Ledger, delta: float | None = None) -> Certificate:
-    """What the ledger proves, by every valid accountant, tightest first.
+def certify(ledger: Ledger, delta: float | None = None, accountant: str | None = None) -> Certificate:
+    """What the ledger proves, by every valid accountant, tightest first; or by the one that is named.
 
     Guarantees: prices all that was recorded and every slot of the plan, run or not, because a decision to stop early may
-    have depended on what was seen (the ledger's run is post-processing of the full plan).
+    have depended on what was seen (the ledger's run is post-processing of the full plan). Of an adaptive plan, what is
+    certified is its cap, or its floor if it declares one: never what was realised.
     """
     plan = ledger.plan
     if isinstance(plan, NonPrivatePlan):
@@ -116,13 +119,57 @@ def certify(ledger: Ledger, delta: float | None = None) -> Certificate:
         )
     delta = plan.delta if delta is None else delta
     try:
-        found = accounting.guarantees(ledger.certified_event, delta, plan.neighbours)
+        found = (
+            plan.guarantees(delta)
+            if isinstance(plan, AdaptivePlan)
+            else accounting.guarantees(ledger.certified_event, delta, plan.neighbours)
+        )
     except UnpricedEvent as error:
         raise CertificationError(str(error)) from error
+    if accountant is not None:
+        found = _only(accountant, found, ledger)
     unsafe = []
     if ledger.randomness != "secure":
         unsafe.append("randomness was seeded for research: whoever knows the seed can remove the noise")
     return Certificate(ledger=ledger, guarantees=found, adjacency=plan.neighbours, delta=delta, unsafe=tuple(unsafe))
+
+
+def _only(accountant: str, found: tuple[Guarantee, ...], ledger: Ledger) -> tuple[Guarantee, ...]:
+    chosen = tuple(guarantee for guarantee in found if guarantee.accountant == accountant)
+    if not chosen:
+        names = ", ".join(guarantee.accountant for guarantee in found)
+        why = "it has no proven price for every event of this ledger"
+        if isinstance(ledger.plan, AdaptivePlan):
+            why = (
+                "its noise was chosen while it ran, and composing what was realised (above all a loss distribution along "
+                "the realised path) is no valid bound; what holds is the plan's cap, or a floor declared beforehand"
+            )
+        raise CertificationError(f"{accountant} cannot certify this run: {why}. Valid here: {names}")
+    return chosen
+
+
+def _rho(ledger: Ledger, adjacency: Adjacency) -> float | None:
+    if isinstance(ledger.plan, AdaptivePlan):
+        return None if ledger.plan.rho is None else round_up(ledger.plan.rho)
+    return round_up(rho_of(ledger.certified_event, adjacency))
+
+
+def _sigmas(ledger: Ledger) -> list[float]:
+    """The planned ones; of an adaptive plan the recorded ones, which follow from its recorded public scores."""
+    if isinstance(ledger.plan, TrainingPlan):
+        return list(ledger.plan.sigmas)
+    return [events.to_json(recorded.event)["sigma"] for recorded in ledger.events if recorded.slot is not None]
+
+
+def _planned_slots(ledger: Ledger) -> int:
+    most = most_slots(ledger.plan)
+    return ledger.used_slots if most is None else most
+
+
+def _adaptive(plan: AdaptivePlan) -> dict[str, Any]:
+    """What is certified instead of slots."""
+    floor = None if plan.floor is None else plan.floor.to_json()
+    return {"caps": [cap.to_json() for cap in plan.caps], "floor": floor}
 
 
 def words(certificate: dict[str, Any]) -> str:
@@ -141,10 +188,9 @@ def words(certificate: dict[str, Any]) -> str:
         f"probability about δ = {delta:g}.",
         "",
         f"- Unit of privacy: one {unit}. Adjacency: {certificate['adjacency']}.",
-        f"- Proven by: {certificate['accountant']} accounting of all {certificate['slots']['planned']} planned epochs "
-        f"({certificate['slots']['used']} were used; stopping early does not lower the cost).",
+        f"- Proven by: {certificate['accountant']} accounting of {_what_is_certified(certificate)}.",
         f"- Batching: {batching_in_words(certificate['batching'])}; {certificate['steps']} steps in all.",
-        f"- Noise multiplier: {certificate['schedule']['kind']} schedule from {sigmas[0]:.4g} to {sigmas[-1]:.4g}; "
+        f"- Noise multiplier: {certificate['schedule']['kind']} schedule{_range(sigmas)}; "
         f"every example's gradient clipped to L2 norm {certificate['clip']:g}.",
         f"- Declared number of examples: {certificate['examples']}.",
         f"- Released: {certificate['released'].replace('-', ' ')}, nothing else computed from the data.",
@@ -161,6 +207,20 @@ def words(certificate: dict[str, Any]) -> str:
         *(f"- {item}" for item in certificate["not_covered"]),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _what_is_certified(certificate: dict[str, Any]) -> str:
+    slots, adaptive = certificate["slots"], certificate["adaptive"]
+    if adaptive is None:
+        used = f"{slots['used']} were used; stopping early does not lower the cost"
+        return f"all {slots['planned']} planned epochs ({used})"
+    if adaptive["floor"] is not None:
+        return f"the floor below which the noise was not allowed to fall, over all {slots['planned']} planned epochs"
+    return f"the cap under which the noise followed public scores ({slots['used']} epochs; the cap counts, not their sum)"
+
+
+def _range(sigmas: list[float]) -> str:
+    return f" from {sigmas[0]:.4g} to {sigmas[-1]:.4g}" if sigmas else ", never used"
 
 
 def batching_in_words(data: dict[str, Any]) -> str:

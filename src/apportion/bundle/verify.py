@@ -165,7 +165,7 @@ def _check_claims(claimed: dict[str, Any], recomputed: Certificate) -> dict[str,
     for name in sorted(set(own) | set(claimed)):
         if name in ("epsilon", "accountant", "guarantees"):
             continue  # compared as bounds above
-        if name == "rho":
+        if name == "rho" and own["rho"] is not None:
             if not _number(claimed.get("rho"), "rho") >= own["rho"] * (1 - CLAIM_TOLERANCE):
                 raise BundleError(f"rho = {claimed.get('rho')} is claimed, but the ledger costs {own['rho']}")
         elif name == "sigmas":
