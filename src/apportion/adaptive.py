@@ -4,7 +4,6 @@ What is certified is the cap (or the floor), never the realised sum: how much wa
 through earlier outputs.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -52,7 +51,9 @@ class AdaptivePlan:
 
     def __post_init__(self) -> None:
         if not isinstance(self.schedule, ValidationDecay):
-            raise InvalidArgument(f"an adaptive plan needs a ValidationDecay, got {self.schedule!r:.80}; use TrainingPlan")
+            raise InvalidArgument(
+                f"an adaptive plan needs a ValidationDecay, got {self.schedule!r:.80}; use TrainingPlan"
+            )
         object.__setattr__(self, "adjacency", plan.checked_adjacency(self.batching, self.adjacency))
         object.__setattr__(self, "examples", _checks.count("examples", self.examples))
         object.__setattr__(self, "clip", _checks.positive("clip", self.clip))
@@ -77,11 +78,15 @@ class AdaptivePlan:
             order = suggested_order(self.budget, self.batching, self.schedule, self.neighbours)
         if order is not None:
             if self.budget.epsilon is None:
-                raise InvalidArgument("an order belongs to an epsilon budget; a rho budget is capped at all orders at once")
+                raise InvalidArgument(
+                    "an order belongs to an epsilon budget; a rho budget is capped at all orders at once"
+                )
             order = _checks.number("order", order)
         object.__setattr__(self, "order", order)
         if self.next_slot((), ()) is None:
-            raise BudgetExhausted(f"not even one epoch at sigma0 = {self.schedule.sigma0:g} fits the budget ({self.budget})")
+            raise BudgetExhausted(
+                f"not even one epoch at sigma0 = {self.schedule.sigma0:g} fits the budget ({self.budget})"
+            )
 
     @cached_property
     def caps(self) -> tuple[Filter, ...]:
@@ -100,7 +105,9 @@ class AdaptivePlan:
         assert isinstance(self.order, float)
         cap = float(_divergence_caps(epsilon, delta, np.array([self.order]))[0])
         if not cap > 0:
-            raise InvalidArgument(f"order {self.order:g} leaves nothing to spend of the budget ({self.budget}); raise it")
+            raise InvalidArgument(
+                f"order {self.order:g} leaves nothing to spend of the budget ({self.budget}); raise it"
+            )
         return (RenyiFilter(order=self.order, divergence=cap, adjacency=self.neighbours),)
 
     def next_slot(self, spent: Sequence[Event], scores: Sequence[float], used: int = 0) -> Slot | None:
@@ -200,15 +207,15 @@ def from_json(data: Any) -> Plan:
     )
 
 
-def suggested_order(
-    budget: Budget, sampled: Batching, schedule: ValidationDecay, adjacency: Adjacency
-) -> float:
+def suggested_order(budget: Budget, sampled: Batching, schedule: ValidationDecay, adjacency: Adjacency) -> float:
     """The Rényi order at which the budget buys most epochs once the noise has fallen for the first time."""
     if budget.epsilon is None:
         raise InvalidArgument("an order belongs to an epsilon budget")
     accountant, event = Renyi(adjacency), sampled.event(schedule.sigma0 * schedule.decay)
     caps = _divergence_caps(budget.epsilon, budget.stated_delta, _ORDERS)
-    affordable = [(cap / accountant.divergence(event, order), order) for cap, order in zip(caps, _ORDERS, strict=True) if cap > 0]
+    affordable = [
+        (cap / accountant.divergence(event, order), order) for cap, order in zip(caps, _ORDERS, strict=True) if cap > 0
+    ]
     if not affordable:
         raise BudgetExhausted(f"no Rényi order leaves anything to spend of the budget ({budget})")
     return float(max(affordable)[1])

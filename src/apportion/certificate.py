@@ -216,7 +216,9 @@ def _what_is_certified(certificate: dict[str, Any]) -> str:
         return f"all {slots['planned']} planned epochs ({used})"
     if adaptive["floor"] is not None:
         return f"the floor below which the noise was not allowed to fall, over all {slots['planned']} planned epochs"
-    return f"the cap under which the noise followed public scores ({slots['used']} epochs; the cap counts, not their sum)"
+    return (
+        f"the cap under which the noise followed public scores ({slots['used']} epochs; the cap counts, not their sum)"
+    )
 
 
 def _range(sigmas: list[float]) -> str:

@@ -292,6 +292,7 @@ class LedgerWriter:
         self.path = path
         self.run = run
         self.scores: list[float] = []
+        self.scored_slot: int | None = None
         self.used_slots = 0
         self._spent: list[Event] = []
         self._plan = the_plan
@@ -328,6 +329,7 @@ class LedgerWriter:
             durable.shorten(path, len(whole))
         writer = cls(path, run=ledger.run, the_plan=ledger.plan)
         writer.scores = [score.score for score in ledger.scores]
+        writer.scored_slot = ledger.scores[-1].slot if ledger.scores else None
         writer.used_slots = ledger.used_slots
         writer._spent = [recorded.event for recorded in ledger.events]
         writer._index = whole.count(b"\n")
@@ -354,6 +356,7 @@ class LedgerWriter:
         """Record what the model scored, on public data, after the latest slot."""
         self._append("score", {"slot": self.used_slots - 1, "score": float(score)})
         self.scores.append(float(score))
+        self.scored_slot = self.used_slots - 1
 
     def append_event(self, event: Event) -> None:
         """Record a mechanism that is not one of the plan's slots.

@@ -281,7 +281,9 @@ def checked_adjacency(batching: Batching, adjacency: Adjacency | None) -> Adjace
 
 def refuse_adaptive(schedule: Any) -> None:
     if isinstance(schedule, schedules.ValidationDecay):
-        raise InvalidArgument("the noise of ValidationDecay is not known beforehand: make an apportion.AdaptivePlan of it")
+        raise InvalidArgument(
+            "the noise of ValidationDecay is not known beforehand: make an apportion.AdaptivePlan of it"
+        )
 
 
 def refuse_rho_with_poisson(budget: Budget, batching: Batching) -> None:

@@ -28,6 +28,7 @@ class RandomStream:
         """
         self.secure = seeded_for_research_only is None
         key = os.urandom(32) if seeded_for_research_only is None else _key_of_seed(seeded_for_research_only, start)
+        self.fingerprint = hashlib.sha256(b"apportion key fingerprint " + key).hexdigest()[:32]
         self._encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
         self._process = os.getpid()
 

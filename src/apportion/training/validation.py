@@ -65,7 +65,7 @@ class Validation:
 def _check_affordable(source: PaidLooks, plan: Plan) -> None:
     if not isinstance(plan, AdaptivePlan) or plan.floor is not None:
         raise InvalidArgument(
-            "paid looks need an AdaptivePlan without a floor, whose cap they count towards; a fixed plan has no room for them"
+            "paid looks need an AdaptivePlan without a floor: they count towards its cap; a fixed plan has no room for them"
         )
     first = plan.next_slot((), ())
     assert first is not None
