@@ -33,11 +33,11 @@ def make_directory(path: Path) -> None:
     """Create `path`, which must not exist."""
     try:
         path.mkdir(parents=True)
+        sync_directory(path.parent)
     except FileExistsError:
         raise RunError(f"{path} exists already; choose another directory, or resume the run in it") from None
     except OSError as error:
         raise RunError(f"{path} cannot be created: {error.strerror}; nothing was spent") from error
-    sync_directory(path.parent)
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -57,9 +57,12 @@ def replace_file(path: Path, data: bytes) -> None:
 
 def shorten(path: Path, length: int) -> None:
     """Cut off what follows the first `length` bytes."""
-    with _writing(path, os.O_WRONLY) as descriptor:
-        os.ftruncate(descriptor, length)
-        os.fsync(descriptor)
+    try:
+        with _writing(path, os.O_WRONLY) as descriptor:
+            os.ftruncate(descriptor, length)
+            os.fsync(descriptor)
+    except OSError as error:
+        raise RunError(f"{path} could not be mended: {error.strerror}; try again once the cause is gone") from error
 
 
 class Appender:

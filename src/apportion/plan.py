@@ -236,14 +236,14 @@ def solve(
         return spent(budget, Composed(events=events), neighbours)
 
     if unknown == "epochs":
-        epochs = _most_epochs(lambda slots: price(schedule, slots, _spent), budget, spare)
+        epochs = _most_epochs(lambda slots: price(schedule, slots, spent), budget, spare)
     else:
         assert epochs is not None
         slots = _checks.count("epochs", epochs) + spare
         schedule = _solved_schedule(
             unknown,
             schedule,
-            lambda candidate: price(candidate, slots, _spent),
+            lambda candidate: price(candidate, slots, spent),
             lambda candidate: price(candidate, slots, _spent_without_amplification),
             budget,
         )
@@ -301,7 +301,7 @@ def spent(budget: Budget, event: Event, adjacency: Adjacency) -> float:
 
 
 def _spent_without_amplification(budget: Budget, event: Event, adjacency: Adjacency) -> float:
-    """At least what `_spent` says, and quick."""
+    """At least what `spent` says, and quick."""
     if budget.rho is not None:
         return rho_of(event, adjacency)
     return accounting.unamplified_epsilon(event, budget.stated_delta, adjacency)
