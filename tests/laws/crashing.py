@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from conftest import tiny_data, tiny_model
+from conftest import sgd, tiny_data, tiny_model
 
 from apportion import durable, ledger
-from apportion.training import fit
+from apportion.training import Run, fit
 
 torch.set_num_threads(1)
 
@@ -157,3 +157,10 @@ class Scene:
     def keys(self) -> list[str]:
         path = self.out / "keys.log"
         return path.read_text().split() if path.exists() else []
+
+
+def begin_run(out: Path, plan: Any, **options: Any) -> Run:
+    """The loop is the test's own."""
+    return Run(
+        tiny_model(), tiny_data(), plan, optimizer=sgd, loss=torch.nn.functional.cross_entropy, out=out, **options
+    )  # fmt: skip

@@ -37,6 +37,7 @@ from apportion.training.losses import per_example
 from apportion.training.metrics import EpochMetrics, score
 from apportion.training.progress import Progress, Silent, Watcher
 from apportion.training.run_directory import RunDirectory
+from apportion.training.self_test import self_test
 from apportion.training.steering import EarlyStop, SchedulerFactory, Steering, Weights
 from apportion.training.step import ordinary_step, private_step
 from apportion.training.tensors import Data, PrivateData
@@ -111,6 +112,8 @@ class Run:
         plan.batching.check_length(len(self._data), plan.examples)
         compatibility.check_model(model, self._loss, self._data.inputs, self._data.targets)
         self.optimizer = compatibility.make_optimizer(optimizer, model)
+        if not isinstance(plan, NonPrivatePlan):
+            self_test(model, self._loss, self.optimizer, self._data.inputs, self._data.targets)
         self._steering = Steering(model, self._loss, self.optimizer, plan, **steering)
         self._declared = {
             **_declarations(model, loss, self.optimizer), **self._steering.declarations(), **(declared or {})

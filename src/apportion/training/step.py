@@ -10,6 +10,8 @@ from apportion.training.clipping import ClippedSum
 from apportion.training.gradients import clipped_sum, trainable
 from apportion.training.noise import PrivateGradient, add_noise
 
+__all__ = ["add_noise", "assign", "clipped_sum", "ordinary_step", "private_step", "update"]
+
 
 def private_step(
     model: torch.nn.Module,
@@ -37,10 +39,14 @@ def update(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, gradient: PrivateGradient, nominal_batch_size: float
 ) -> None:
     """Hand the private gradient to the optimizer as if it were the ordinary mean gradient."""
-    for name, parameter in trainable(model).items():
-        parameter.grad = (gradient.sums[name] / nominal_batch_size).to(parameter.dtype)
+    assign(model, gradient, nominal_batch_size)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
+
+
+def assign(model: torch.nn.Module, gradient: PrivateGradient, nominal_batch_size: float) -> None:
+    for name, parameter in trainable(model).items():
+        parameter.grad = (gradient.sums[name] / nominal_batch_size).to(parameter.dtype)
 
 
 def ordinary_step(
