@@ -1,21 +1,30 @@
 """Law 2: the plan's slots are what is certified, run or not; an interrupted epoch has used its slot."""
 
+import errno
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import tiny_plan, train
+from conftest import tiny_data, tiny_plan, train
 from crashing import begin_run
 
 import apportion as ap
-from apportion import ledger
+from apportion import durable, ledger
 from apportion.errors import RunError
 
 LEDGER = "ledger.jsonl"
+ADAPTIVE = ap.AdaptivePlan(
+    budget=ap.Budget(rho=0.05),
+    examples=60,
+    batching=ap.Shuffle(batches=2),
+    schedule=ap.ValidationDecay(sigma0=8.0, decay=0.7, period=2),
+    clip=1.0,
+)
 
 
-def interrupted(out: Path, plan: Any, at: int) -> None:
-    with pytest.raises(ZeroDivisionError), begin_run(out, plan) as run:
+def interrupted(out: Path, plan: Any, at: int, **options: Any) -> None:
+    with pytest.raises(ZeroDivisionError), begin_run(out, plan, **options) as run:
         for epoch in run:
             for number, batch in enumerate(epoch):
                 if (epoch.index, number) == (at, 1):
@@ -109,3 +118,63 @@ def test_law_2_the_second_process_on_a_run_is_refused_also_after_a_crash_of_the_
         begin_run(tmp_path / "run", plan, resume=True).__enter__()
     with pytest.raises(RunError, match="finished"):
         train(tmp_path / "run", plan, resume=True)
+
+
+@pytest.mark.parametrize("plan", [tiny_plan(epochs=3, spare_epochs=1), ADAPTIVE], ids=["fixed", "adaptive"])
+def test_law_2_status_counts_a_torn_line_and_changes_nothing(tmp_path: Path, apportion: Any, plan: Any) -> None:
+    options = {"validation": ap.Public(tiny_data(20))} if plan is ADAPTIVE else {}
+    interrupted(tmp_path / "run", plan, at=1, **options)
+    with open(tmp_path / "run" / LEDGER, "ab") as file:
+        file.write(b'{"body"')
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    code, out, _ = apportion("status", tmp_path / "run", "--json")
+    state = json.loads(out)
+    assert code == 0
+    assert (state["slots_used"], state["finished"], state["resumable"]) == (3, False, True)
+    assert state["slots"] == (None if plan is ADAPTIVE else 4)
+    assert state["epsilon"] > 0
+    assert before == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+
+
+def test_law_2_a_directory_that_cannot_be_written_is_refused_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    plan = tiny_plan(epochs=3, spare_epochs=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", refuse)
+        with pytest.raises(RunError, match="Read-only file system; nothing was spent"):
+            train(tmp_path / "run", plan)
+    interrupted(tmp_path / "run", plan, at=1)
+    before = (tmp_path / "run" / LEDGER).read_bytes()
+    for name in ("open", "write", "fsync"):
+        with monkeypatch.context() as patch:
+            patch.setattr(durable.os, name, refuse)
+            with pytest.raises(RunError, match="Read-only file system"):
+                train(tmp_path / "run", plan, resume=True)
+    assert (tmp_path / "run" / LEDGER).read_bytes() == before
+    train(tmp_path / "run", plan, resume=True)
+    assert ledger.read(tmp_path / "run" / LEDGER).released
+
+
+def test_law_2_a_resumed_command_goes_on_and_a_finished_one_says_so(
+    tmp_path: Path, apportion: Any, monkeypatch: Any
+) -> None:
+    arguments = [
+        "train", "--dataset", "wisconsin", "--examples", "560", "--epsilon", "2", "--delta", "1e-5", "--batches", "2",
+        "--epochs", "3", "--spare-epochs", "1", "--out", tmp_path / "run",
+    ]  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setattr("apportion.training.checkpoint.save", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        code, _, err = apportion(*arguments)
+    assert code == 130
+    assert "--resume" in err
+    code, _, _ = apportion("train", "--resume", tmp_path / "run", "--json")
+    assert code == 0
+    recorded = ledger.read(tmp_path / "run" / LEDGER)
+    assert (recorded.used_slots, recorded.released) == (4, True)
+    code, _, err = apportion("train", "--resume", tmp_path / "run", "--json")
+    assert code == 0
+    assert "finished already" in err

@@ -56,15 +56,15 @@ def fill_normal(out: Tensor, scale: float, stream: RandomStream) -> None:
 def box_muller(words: Tensor, angles: Tensor, scale: float, first: Tensor, second: Tensor, scratch: "_Scratch") -> None:
     """Two normals from each uniform 64-bit word and 32-bit angle: first = r cos θ, second = r sin θ (perhaps one fewer).
 
-    The radius r = √(−2 ln u) is computed in float64 from a u that is uniform on multiples of 2⁻⁵⁴, so that the tail
-    reaches 8.6 and has the right mass down to 2⁻⁵³. The angle has 32 bits and half a cell's offset, so that no coordinate
-    is exactly 0. The products are float64: noise on the coarser grid of float32 would show the low bits of the sum
-    wherever the two nearly cancel.
+    The radius r = √(−2 ln u) is computed in float64 from a uniform u rounded to multiples of 2⁻⁵⁴ (0 to 2⁻⁵⁵), so that
+    the tail has the right mass down to 2⁻⁵³ and reaches 8.7. The angle has 32 bits and half a cell's offset, so that no
+    coordinate is exactly 0. The products are float64: noise on the coarser grid of float32 would show the low bits of the
+    sum wherever the two nearly cancel.
     """
     pairs = len(words)
     radius, angle, wave = scratch.radius[:pairs], scratch.angle[:pairs], scratch.wave[:pairs]
     radius.copy_(words)
-    torch.add(_OFFSET, radius, alpha=2.0**-64, out=radius).log_().mul_(-2.0).sqrt_().mul_(scale)
+    torch.add(_HALF, radius, alpha=2.0**-64, out=radius).clamp_(min=2.0**-55).log_().mul_(-2.0).sqrt_().mul_(scale)
     angle.copy_(angles).add_(0.5).mul_(math.pi * 2.0**-31)
     torch.cos(angle, out=wave)
     first.copy_(wave).mul_(radius)
@@ -76,8 +76,7 @@ def box_muller(words: Tensor, angles: Tensor, scale: float, first: Tensor, secon
 # hundreds of times more on a busy machine.
 _PAIRS = 1 << 15
 
-# A signed word times 2⁻⁶⁴, plus this, is uniform on (0, 1]: never 0, whose logarithm is infinite.
-_OFFSET = torch.tensor(0.5 + 2.0**-54, dtype=torch.float64)
+_HALF = torch.tensor(0.5, dtype=torch.float64)  # what makes a signed word times 2⁻⁶⁴ uniform on [0, 1]
 
 
 class _Scratch:
