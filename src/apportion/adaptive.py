@@ -7,7 +7,7 @@ through earlier outputs.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from apportion.batching import Batching, Poisson
 from apportion.budget import RELATIVE_SLACK, Budget
 from apportion.errors import BudgetExhausted, InvalidArgument, UnpricedEvent
 from apportion.events import Adjacency, Composed, Event
-from apportion.plan import MOST_EPOCHS, NonPrivatePlan, Slot, TrainingPlan
+from apportion.plan import MOST_EPOCHS, Noise, NonPrivatePlan, Slot, TrainingPlan
 from apportion.schedules import Schedule, ValidationDecay
 
 _ORDERS = 1 + 2.0 ** np.arange(-2, 10, 0.25)
@@ -48,8 +48,10 @@ class AdaptivePlan:
     order: float | Literal["auto"] | None = None
     floor: Schedule | None = None
     adjacency: Adjacency | None = None
+    noise: Noise = "float"
 
     def __post_init__(self) -> None:
+        _checks.choice("noise", self.noise, get_args(Noise))
         if not isinstance(self.schedule, ValidationDecay):
             raise InvalidArgument(
                 f"an adaptive plan needs a ValidationDecay, got {self.schedule!r:.80}; use TrainingPlan"
@@ -177,6 +179,7 @@ class AdaptivePlan:
             "clip": self.clip,
             "adjacency": self.adjacency,
             "unit": "example",
+            **plan.noise_to_json(self.noise),
         }
 
 
@@ -191,6 +194,7 @@ def from_json(data: Any) -> Plan:
     """The inverse of every plan's `to_json`; unknown or missing fields are refused."""
     if not isinstance(data, Mapping) or "adaptive" not in data:
         return plan.from_json(data)
+    data, noise = plan.noise_from_json(data)
     plan.require_fields("an adaptive plan", data, _FIELDS)
     if data["adaptive"] is not True or data["unit"] != "example" or data["order"] == "auto":
         raise InvalidArgument("an adaptive plan says adaptive = true, unit = 'example' and a number or null as order")
@@ -204,6 +208,7 @@ def from_json(data: Any) -> Plan:
         floor=None if data["floor"] is None else schedules.from_json(data["floor"]),
         clip=data["clip"],
         adjacency=data["adjacency"],
+        noise=noise,
     )
 
 

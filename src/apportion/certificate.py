@@ -24,12 +24,13 @@ ADJACENCY_IN_WORDS: dict[Adjacency, str] = {
     "replace-one": "one {unit} is replaced by another",
 }
 
+FLOATING_POINT = "floating-point effects: the noise is Gaussian in 64-bit floating point, not on an exact grid"
 NOT_COVERED = (
     "what was learned from the same data before or outside this run (earlier runs, tuning by hand, looking at the data)",
     "that the publisher ran the recorded code on the declared data: the certificate proves arithmetic, not honesty",
     "copies or earlier states of the run directory from which other models were released",
     "groups: a person with several examples is protected less, the more examples there are",
-    "floating-point effects: the noise is Gaussian in 64-bit floating point, not on an exact grid",
+    FLOATING_POINT,
     "timing and other side channels on the training machine",
 )
 
@@ -94,7 +95,8 @@ class Certificate:
             "released": "final-weights",
             "randomness": self.ledger.randomness,
             "declared": dict(self.ledger.declared),
-            "not_covered": list(NOT_COVERED),
+            "floating_point": "covered" if plan.noise == "grid" else "not covered",
+            "not_covered": [item for item in NOT_COVERED if plan.noise != "grid" or item != FLOATING_POINT],
             "unsafe": list(self.unsafe),
             "run": self.ledger.run,
             "ledger": self.ledger.head,
@@ -195,6 +197,7 @@ def words(certificate: dict[str, Any]) -> str:
         f"- Declared number of examples: {certificate['examples']}.",
         f"- Released: {certificate['released'].replace('-', ' ')}, nothing else computed from the data.",
         f"- Randomness: {certificate['randomness'].replace('-', ' ')}.",
+        f"- Floating-point effects of the noise: {_floating_point_in_words(certificate)}.",
         "",
         "The same run under other accountants (all proven; the smallest is the claim):",
         "",
@@ -219,6 +222,12 @@ def _what_is_certified(certificate: dict[str, Any]) -> str:
     return (
         f"the cap under which the noise followed public scores ({slots['used']} epochs; the cap counts, not their sum)"
     )
+
+
+def _floating_point_in_words(certificate: dict[str, Any]) -> str:
+    if certificate["floating_point"] == "covered":
+        return "covered (sums rounded to a public grid, rounded Gaussian noise drawn exactly, the rounding paid for)"
+    return "not covered"
 
 
 def _range(sigmas: list[float]) -> str:

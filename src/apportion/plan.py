@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from apportion import _checks, accounting, batching, schedules
 from apportion.accounting.zcdp import ZeroConcentrated
@@ -18,6 +18,7 @@ from apportion.events import Adjacency, Composed, Event, NonPrivate
 from apportion.schedules import Schedule
 
 Unknown = Literal["sigma0", "decay", "epochs"]
+Noise = Literal["float", "grid"]
 Spent = Callable[[Budget, Event, Adjacency], float]
 
 MOST_EPOCHS = 1_000_000
@@ -42,6 +43,7 @@ class TrainingPlan:
     `examples` is the declared number of records (units): it fixes the nominal batch size. `spare_epochs` buys slots
     beyond `epochs`, to be used if an epoch is interrupted; they are paid for, used or not. `adjacency` defaults to what
     the batching supports, `add-remove` or, for Shuffle, `zero-out`; say `zero-out` if `examples` was read off the data.
+    `noise="grid"` releases sums on a public grid only, so that floating point is covered by the guarantee; it is slower.
     """
 
     budget: Budget
@@ -52,8 +54,10 @@ class TrainingPlan:
     clip: float
     spare_epochs: int = 0
     adjacency: Adjacency | None = None
+    noise: Noise = "float"
 
     def __post_init__(self) -> None:
+        _checks.choice("noise", self.noise, get_args(Noise))
         object.__setattr__(self, "adjacency", checked_adjacency(self.batching, self.adjacency))
         object.__setattr__(self, "examples", _checks.count("examples", self.examples))
         object.__setattr__(self, "epochs", _checks.count("epochs", self.epochs))
@@ -122,6 +126,7 @@ class TrainingPlan:
             "clip": self.clip,
             "adjacency": self.adjacency,
             "unit": "example",
+            **noise_to_json(self.noise),
         }
 
 
@@ -175,6 +180,7 @@ def from_json(data: Any) -> Plan:
         return NonPrivatePlan(
             examples=data["examples"], batching=batching.from_json(data["batching"]), epochs=data["epochs"]
         )
+    data, noise = noise_from_json(data)
     require_fields("a plan", data, _PLAN_FIELDS)
     if data["unit"] != "example":
         raise InvalidArgument(f"unit must be 'example', got {data['unit']!r:.80}")
@@ -187,7 +193,22 @@ def from_json(data: Any) -> Plan:
         spare_epochs=data["spare_epochs"],
         clip=data["clip"],
         adjacency=data["adjacency"],
+        noise=noise,
     )
+
+
+def noise_to_json(noise: Noise) -> dict[str, Any]:
+    """Named only where it is not the default, so that plans written before there was a choice stay valid."""
+    return {} if noise == "float" else {"noise": noise}
+
+
+def noise_from_json(data: Mapping[str, Any]) -> tuple[dict[str, Any], Noise]:
+    """A plan's other fields, and how its noise is made."""
+    others = dict(data)
+    noise = others.pop("noise", None)
+    if noise not in (None, "grid"):
+        raise InvalidArgument(f"noise must be 'grid' or left out, got {noise!r:.80}")
+    return others, "float" if noise is None else "grid"
 
 
 def budget_from_json(data: Any) -> Budget:
@@ -216,6 +237,7 @@ def solve(
     clip: float,
     spare_epochs: int = 0,
     adjacency: Adjacency | None = None,
+    noise: Noise = "float",
 ) -> TrainingPlan:
     """The plan that spends `budget`, with the one unknown among sigma0, decay and epochs found.
 
@@ -257,6 +279,7 @@ def solve(
         clip=clip,
         spare_epochs=spare,
         adjacency=neighbours,
+        noise=noise,
     )
 
 

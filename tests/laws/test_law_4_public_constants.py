@@ -17,7 +17,7 @@ from apportion.training import step
 def test_law_4_the_divisor_is_the_nominal_batch_size(monkeypatch: Any) -> None:
     """Without noise, a batch of any size is divided by the same number."""
     monkeypatch.setattr(
-        step, "add_noise", lambda clipped, sigma, stream: step.PrivateGradient(sums=clipped.sums, sigma=sigma)
+        step, "add_noise", lambda clipped, sigma, stream, noise: step.PrivateGradient(sums=clipped.sums, sigma=sigma)
     )
     x, y = tiny_data(8)
     for size in (1, 3, 8):

@@ -165,14 +165,14 @@ def forgetting_to_clip(model: Any, loss: Any, inputs: Any, targets: Any, *, clip
     return type(found)(sums=found.sums, norms=found.norms, bound=clip)
 
 
-def forgetting_noise(clipped: Any, sigma: float, stream: Any) -> PrivateGradient:
+def forgetting_noise(clipped: Any, sigma: float, stream: Any, kind: Any = "float") -> PrivateGradient:
     from apportion.training.noise import add_noise
 
     noisy = add_noise(clipped, sigma, stream)
     return PrivateGradient(sums={**noisy.sums, "2.bias": clipped.sums["2.bias"]}, sigma=sigma)
 
 
-def too_little_noise(clipped: Any, sigma: float, stream: Any) -> PrivateGradient:
+def too_little_noise(clipped: Any, sigma: float, stream: Any, kind: Any = "float") -> PrivateGradient:
     from apportion.training.noise import add_noise
 
     return add_noise(clipped, sigma / 10, stream)

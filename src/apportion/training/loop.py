@@ -113,7 +113,7 @@ class Run:
         compatibility.check_model(model, self._loss, self._data.inputs, self._data.targets)
         self.optimizer = compatibility.make_optimizer(optimizer, model)
         if not isinstance(plan, NonPrivatePlan):
-            self_test(model, self._loss, self.optimizer, self._data.inputs, self._data.targets)
+            self_test(model, self._loss, self.optimizer, self._data.inputs, self._data.targets, plan.noise)
         self._steering = Steering(model, self._loss, self.optimizer, plan, **steering)
         self._declared = {
             **_declarations(model, loss, self.optimizer), **self._steering.declarations(), **(declared or {})
@@ -273,6 +273,7 @@ class Run:
             clip=self.plan.clip,
             sigma=self._epoch.sigma,
             stream=self._stream,
+            noise=self.plan.noise,
             **constants,
         )
         self._steering.step_over()

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from apportion import _checks
+from apportion.plan import Noise
 from apportion.randomness import RandomStream
 from apportion.training.clipping import ClippedSum
+from apportion.training.grid import noisy_sums_on_grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +24,14 @@ class PrivateGradient:
     sigma: float
 
 
-def add_noise(clipped: ClippedSum, sigma: float, stream: RandomStream) -> PrivateGradient:
-    """Independent N(0, (σ · bound)²) on every coordinate.
+def add_noise(clipped: ClippedSum, sigma: float, stream: RandomStream, kind: Noise = "float") -> PrivateGradient:
+    """Independent N(0, (σ · bound)²) on every coordinate; with `kind` "grid", see `grid`.
 
     Guarantees: one Gaussian release with noise multiplier σ, because `clipped.bound` bounds the sum's L2 sensitivity,
     rounding included. The sum and the noise are added in float64; later rounding is post-processing.
     """
+    if kind == "grid":
+        return PrivateGradient(sums=noisy_sums_on_grid(clipped, sigma, stream), sigma=sigma)
     scale = _checks.positive("sigma", sigma) * clipped.bound
     sizes = [total.numel() for total in clipped.sums.values()]
     drawn = torch.empty(sum(sizes), dtype=torch.float64)

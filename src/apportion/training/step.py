@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from apportion.plan import Noise
 from apportion.randomness import RandomStream
 from apportion.training.clipping import ClippedSum
 from apportion.training.gradients import clipped_sum, trainable
@@ -24,6 +25,7 @@ def private_step(
     sigma: float,
     nominal_batch_size: float,
     stream: RandomStream,
+    noise: Noise = "float",
 ) -> ClippedSum:
     """Update the parameters with a noisy, clipped gradient. Returns the (private) clipped sum, for internal metrics.
 
@@ -31,7 +33,7 @@ def private_step(
     the nominal batch size: dividing by the realised one would reveal it.
     """
     clipped = clipped_sum(model, loss, inputs, targets, clip=clip)
-    update(model, optimizer, add_noise(clipped, sigma, stream), nominal_batch_size)
+    update(model, optimizer, add_noise(clipped, sigma, stream, noise), nominal_batch_size)
     return clipped
 
 
