@@ -26,6 +26,8 @@ ORDER = [
     "batching",
     "accounting",
     "plan",
+    "adaptive",
+    "public",
     "ledger",
     "publication",
     "plain_words",

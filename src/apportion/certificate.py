@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from apportion import accounting, batching, canonical
+from apportion import accounting, batching, canonical, events
 from apportion._version import VERSION
 from apportion.accounting import Guarantee
+from apportion.adaptive import AdaptivePlan, most_slots
 from apportion.errors import CertificationError, UnpricedEvent
 from apportion.events import Adjacency, Event, ExponentialMechanism, GaussianRelease, RepeatAndSelect
 from apportion.ledger import Ledger
@@ -32,12 +33,13 @@ SIGNIFICANT_DIGITS = 4
 # Claimed ε may fall short of a recomputed upper bound by this much: other platforms round differently.
 CLAIM_TOLERANCE = 1e-6
 
+FLOATING_POINT = "floating-point effects: the noise is Gaussian in 64-bit floating point, not on an exact grid"
 NOT_COVERED = (
     "what was learned from the same data before or outside this run (earlier runs, tuning by hand, looking at the data)",
     "that the publisher ran the recorded code on the declared data: the certificate proves arithmetic, not honesty",
     "copies or earlier states of the run directory from which other models were released",
     "groups: a person with several examples is protected less, the more examples there are",
-    "floating-point effects: the noise is Gaussian in 64-bit floating point, not on an exact grid",
+    FLOATING_POINT,
     "timing and other side channels on the training machine",
 )
 
@@ -80,25 +82,28 @@ class Certificate:
 
     def to_json(self) -> dict[str, Any]:
         plan = self.ledger.plan
-        assert isinstance(plan, TrainingPlan)
+        assert isinstance(plan, TrainingPlan | AdaptivePlan)
         return {
             "format": FORMAT,
             **self._claims(),
-            **_noise(plan),
+            "schedule": plan.schedule.to_json(),
+            "sigmas": _sigmas(self.ledger),
+            "adaptive": _adaptive(plan) if isinstance(plan, AdaptivePlan) else None,
             "budget": plan.budget.to_json(),
             "batching": batching.to_json(plan.batching),
             "clip": plan.clip,
             "clipping": "flat",
             "examples": plan.examples,
-            "steps": plan.batching.steps * len(plan.slots),
-            "slots": {"planned": len(plan.slots), "used": self.ledger.used_slots},
+            "steps": plan.batching.steps * _planned_slots(self.ledger),
+            "slots": {"planned": _planned_slots(self.ledger), "used": self.ledger.used_slots},
             "released": "final-weights",
             "evaluations": [{"right": e.right, "wrong": e.wrong, "sigma": e.sigma} for e in self.ledger.evaluations],
             "components": _components(self.ledger, self.adjacency),
             "randomness": self.ledger.randomness,
             "declared": dict(self.ledger.declared),
             "publication": self.publication.to_json(),
-            "not_covered": list(NOT_COVERED),
+            "floating_point": "covered" if plan.noise == "grid" else "not covered",
+            "not_covered": [item for item in NOT_COVERED if plan.noise != "grid" or item != FLOATING_POINT],
             "unsafe": list(self.unsafe),
             "versions": {"apportion": VERSION},
             "run": self.ledger.run,
@@ -119,18 +124,24 @@ class Certificate:
                 {"accountant": g.accountant, "epsilon": round_up(g.epsilon), "status": g.status}
                 for g in self.guarantees
             ],
-            "rho": _total_rho(self.ledger.certified_event, self.adjacency),
+            "rho": _total_rho(self.ledger, self.adjacency),
         }
 
     def in_words(self) -> str:
         return words(self.to_json())
 
 
-def certify(ledger: Ledger, delta: float | None = None, publication: Publication | None = None) -> Certificate:
-    """What the ledger proves, by every valid accountant, tightest first.
+def certify(
+    ledger: Ledger,
+    delta: float | None = None,
+    accountant: str | None = None,
+    publication: Publication | None = None,
+) -> Certificate:
+    """What the ledger proves, by every valid accountant, tightest first; or by the one that is named.
 
     Guarantees: prices all that was recorded and every slot of the plan, run or not, because a decision to stop early may
-    have depended on what was seen (the ledger's run is post-processing of the full plan).
+    have depended on what was seen (the ledger's run is post-processing of the full plan). Of an adaptive plan, what is
+    certified is its cap, or its floor if it declares one: never what was realised.
     """
     plan = ledger.plan
     if isinstance(plan, NonPrivatePlan):
@@ -139,12 +150,18 @@ def certify(ledger: Ledger, delta: float | None = None, publication: Publication
         )
     delta = plan.delta if delta is None else delta
     try:
-        found = accounting.guarantees(ledger.certified_event, delta, plan.neighbours, lower_bounds=False)
+        found = (
+            plan.guarantees(delta)
+            if isinstance(plan, AdaptivePlan)
+            else accounting.guarantees(ledger.certified_event, delta, plan.neighbours, lower_bounds=False)
+        )
     except UnpricedEvent as error:
         raise CertificationError(str(error)) from error
     finite = tuple(guarantee for guarantee in found if math.isfinite(guarantee.epsilon))
     if not finite:
         raise CertificationError("the ledger records something whose cost is infinite: nothing can be certified")
+    if accountant is not None:
+        finite = _only(accountant, finite, ledger)
     unsafe = []
     if ledger.randomness != "secure":
         unsafe.append("randomness was seeded for research: whoever knows the seed can remove the noise")
@@ -158,22 +175,54 @@ def certify(ledger: Ledger, delta: float | None = None, publication: Publication
     )
 
 
-def _noise(plan: TrainingPlan) -> dict[str, Any]:
-    """The noise that the plan promises, slot by slot."""
-    return {"schedule": plan.schedule.to_json(), "sigmas": list(plan.sigmas)}
+def _only(accountant: str, found: tuple[Guarantee, ...], ledger: Ledger) -> tuple[Guarantee, ...]:
+    chosen = tuple(guarantee for guarantee in found if guarantee.accountant == accountant)
+    if not chosen:
+        names = ", ".join(guarantee.accountant for guarantee in found)
+        why = "it has no proven price for every event of this ledger"
+        if isinstance(ledger.plan, AdaptivePlan):
+            why = (
+                "its noise was chosen while it ran, and composing what was realised (above all a loss distribution along "
+                "the realised path) is no valid bound; what holds is the plan's cap, or a floor declared beforehand"
+            )
+        raise CertificationError(f"{accountant} cannot certify this run: {why}. Valid here: {names}")
+    return chosen
 
 
-def _total_rho(event: Event, adjacency: Adjacency) -> float | None:
-    """The unamplified zCDP parameter, where everything recorded has one."""
+def _sigmas(ledger: Ledger) -> list[float]:
+    """The planned ones; of an adaptive plan the recorded ones, which follow from its recorded public scores."""
+    if isinstance(ledger.plan, TrainingPlan):
+        return list(ledger.plan.sigmas)
+    return [events.to_json(recorded.event)["sigma"] for recorded in ledger.events if recorded.slot is not None]
+
+
+def _planned_slots(ledger: Ledger) -> int:
+    most = most_slots(ledger.plan)
+    return ledger.used_slots if most is None else most
+
+
+def _adaptive(plan: AdaptivePlan) -> dict[str, Any]:
+    """What is certified instead of slots."""
+    floor = None if plan.floor is None else plan.floor.to_json()
+    return {"caps": [cap.to_json() for cap in plan.caps], "floor": floor}
+
+
+def _total_rho(ledger: Ledger, adjacency: Adjacency) -> float | None:
+    """The unamplified zCDP parameter of all that is certified, where there is one."""
+    if isinstance(ledger.plan, AdaptivePlan):
+        return None if ledger.plan.rho is None else round_up(ledger.plan.rho)
     try:
-        return round_up(rho_of(event, adjacency))
+        return round_up(rho_of(ledger.certified_event, adjacency))
     except UnpricedEvent:
         return None
 
 
 def _components(ledger: Ledger, adjacency: Adjacency) -> list[dict[str, Any]]:
     """What the loss was spent on, by unamplified ρ: the plan's slots together, then all else by its purpose."""
-    spent: dict[str, list[float]] = {"training": [_priced(slot.event, adjacency) for slot in ledger.plan.slots]}
+    slots = [recorded.event for recorded in ledger.events if recorded.slot is not None]
+    if not isinstance(ledger.plan, AdaptivePlan):
+        slots = [slot.event for slot in ledger.plan.slots]
+    spent: dict[str, list[float]] = {"training": [_priced(event, adjacency) for event in slots]}
     for recorded in ledger.events:
         if recorded.slot is None:
             spent.setdefault(_purpose(recorded.event), []).append(_priced(recorded.event, adjacency))

@@ -63,11 +63,10 @@ def _claim(certificate: dict[str, Any]) -> list[str]:
 
 
 def _mechanism(certificate: dict[str, Any]) -> list[str]:
-    slots, clip = certificate["slots"], certificate["clip"]
+    clip = certificate["clip"]
     return [
         f"- Unit of privacy: one {certificate['unit']}. Adjacency: {certificate['adjacency']}.",
-        f"- Proven by: {certificate['accountant']} accounting of all {slots['planned']} planned epochs ({slots['used']} "
-        "were used; stopping early does not lower the cost) and of all else that the ledger records.",
+        f"- Proven by: {certificate['accountant']} accounting of {_what_is_certified(certificate)}.",
         f"- Batching: {batching_in_words(certificate['batching'])}; {certificate['steps']} steps in all.",
         f"- Noise multiplier: {noise_in_words(certificate)}; every {certificate['unit']}'s gradient clipped to L2 norm "
         f"{clip:g} ({certificate['clipping']} clipping).",
@@ -75,7 +74,26 @@ def _mechanism(certificate: dict[str, Any]) -> list[str]:
         f"- Released: {certificate['released'].replace('-', ' ')}{evaluation_in_words(certificate)}; nothing else "
         "computed from the data.",
         f"- Randomness: {certificate['randomness'].replace('-', ' ')}.",
+        f"- Floating-point effects of the noise: {_floating_point_in_words(certificate)}.",
     ]
+
+
+def _what_is_certified(certificate: dict[str, Any]) -> str:
+    slots, adaptive = certificate["slots"], certificate["adaptive"]
+    if adaptive is None:
+        used = f"{slots['used']} were used; stopping early does not lower the cost"
+        return f"all {slots['planned']} planned epochs ({used}) and of all else that the ledger records"
+    if adaptive["floor"] is not None:
+        return f"the floor below which the noise was not allowed to fall, over all {slots['planned']} planned epochs"
+    return (
+        f"the cap under which the noise followed public scores ({slots['used']} epochs; the cap counts, not their sum)"
+    )
+
+
+def _floating_point_in_words(certificate: dict[str, Any]) -> str:
+    if certificate["floating_point"] == "covered":
+        return "covered (sums rounded to a public grid, rounded Gaussian noise drawn exactly, the rounding paid for)"
+    return "not covered"
 
 
 def _budget(certificate: dict[str, Any]) -> Iterable[tuple[str, float]]:
@@ -85,7 +103,8 @@ def _budget(certificate: dict[str, Any]) -> Iterable[tuple[str, float]]:
 
 def noise_in_words(certificate: dict[str, Any]) -> str:
     sigmas = certificate["sigmas"]
-    return f"{certificate['schedule']['kind']} schedule from {sigmas[0]:.4g} to {sigmas[-1]:.4g}"
+    span = f" from {sigmas[0]:.4g} to {sigmas[-1]:.4g}" if sigmas else ", never used"
+    return f"{certificate['schedule']['kind']} schedule{span}"
 
 
 def evaluation_in_words(certificate: dict[str, Any]) -> str:

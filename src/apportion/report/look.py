@@ -7,7 +7,8 @@ from typing import Any
 
 from apportion import accounting, events, ledger
 from apportion.accounting import Guarantee
-from apportion.accounting.interpretation import Profile, profile_of_event
+from apportion.accounting.interpretation import Profile, profile_of_event, profile_of_pair
+from apportion.adaptive import AdaptivePlan
 from apportion.bundle.files import LEDGER
 from apportion.errors import CertificationError, RunError, UnpricedEvent
 from apportion.events import Composed, Event
@@ -55,7 +56,7 @@ def look(run: Path) -> Look:
     path = run / LEDGER
     if not path.is_file():
         raise RunError(f"{run} is not a run directory: it holds no {LEDGER}")
-    recorded = ledger.parse_whole_lines(path.read_bytes())
+    recorded = ledger.parse_intact_part(path.read_bytes())
     private = not isinstance(recorded.plan, NonPrivatePlan)
     slots = _slot_events(recorded)
     found = _over_epochs(slots, recorded) if private else ()
@@ -71,6 +72,9 @@ def look(run: Path) -> Look:
 
 
 def _slot_events(recorded: Ledger) -> tuple[Event, ...]:
+    """The planned epochs; of an adaptive plan those that were run."""
+    if isinstance(recorded.plan, AdaptivePlan):
+        return tuple(event.event for event in recorded.events if event.slot is not None)
     return tuple(slot.event for slot in recorded.plan.slots)
 
 
@@ -100,6 +104,8 @@ def _over_epochs(slots: tuple[Event, ...], recorded: Ledger) -> tuple[tuple[int,
     plan = recorded.plan
     assert not isinstance(plan, NonPrivatePlan)
     count = len(slots)
+    if isinstance(plan, AdaptivePlan):
+        return ((count, plan.guarantees(plan.delta)),)
     some = sorted({max(1, round(count * i / _MOST_PRICED)) for i in range(1, _MOST_PRICED)} - {count})
     priced = [(n, Composed(events=slots[:n])) for n in some]
     try:
@@ -112,7 +118,9 @@ def _over_epochs(slots: tuple[Event, ...], recorded: Ledger) -> tuple[tuple[int,
 
 
 def _profile(recorded: Ledger, best: Guarantee) -> Profile:
-    """What an attacker can reach, from the loss distribution of what is certified."""
+    """What an attacker can reach, from the loss distribution of what is certified where there is one."""
+    if isinstance(recorded.plan, AdaptivePlan) and recorded.plan.floor is None:
+        return profile_of_pair(best.epsilon, best.delta)
     return profile_of_event(recorded.certified_event, best.adjacency, best.epsilon, best.delta)
 
 
