@@ -39,7 +39,9 @@ format: setup
 
 bench: setup
 	$(BIN)/python benchmarks/accounting.py
+	$(BIN)/python benchmarks/verify.py
 	$(BIN)/python benchmarks/gradients.py
+	$(BIN)/python benchmarks/noise.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,5 +1,6 @@
 """What many tests share: a tiny learning problem, and a finished run on it."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,15 +55,27 @@ def train(out: Path, plan: Any = None, model: Any = None, data: Any = None, **op
     )
 
 
+@pytest.fixture(scope="session")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of the tiny plan and its bundle, made once: tests get copies."""
+    directory = tmp_path_factory.mktemp("kept")
+    train(directory / "run").publish(directory / "bundle")
+    return directory
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Any:
+def run(kept: Path, tmp_path: Path) -> Any:
     """A finished run of the tiny plan."""
-    return train(tmp_path / "run")
+    from apportion.training import FinishedRun
+
+    shutil.copytree(kept / "run", tmp_path / "run")
+    return FinishedRun(tmp_path / "run")
 
 
 @pytest.fixture
-def bundle(run: Any, tmp_path: Path) -> Path:
-    run.publish(tmp_path / "bundle")
+def bundle(kept: Path, tmp_path: Path) -> Path:
+    """What was published of it."""
+    shutil.copytree(kept / "bundle", tmp_path / "bundle")
     return tmp_path / "bundle"
 
 

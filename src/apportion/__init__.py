@@ -6,7 +6,9 @@ This module and everything it imports work without PyTorch; `apportion.training`
 import importlib
 from types import ModuleType
 
+from apportion._version import VERSION
 from apportion.accounting import Guarantee
+from apportion.adaptive import AdaptivePlan
 from apportion.batching import Partition, Poisson, Shuffle
 from apportion.budget import Budget
 from apportion.bundle.verify import verify
@@ -14,11 +16,21 @@ from apportion.certificate import Certificate, certify
 from apportion.errors import ApportionError
 from apportion.ledger import read as read_ledger
 from apportion.plan import NonPrivatePlan, TrainingPlan, solve
-from apportion.schedules import ExponentialDecay, Hold, PolynomialDecay, StepDecay, TimeDecay, Uniform
+from apportion.public import PaidLooks, Public
+from apportion.schedules import (
+    ExponentialDecay,
+    Hold,
+    PolynomialDecay,
+    StepDecay,
+    TimeDecay,
+    Uniform,
+    ValidationDecay,
+)
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
+    "AdaptivePlan",
     "ApportionError",
     "Budget",
     "Certificate",
@@ -26,14 +38,17 @@ __all__ = [
     "Guarantee",
     "Hold",
     "NonPrivatePlan",
+    "PaidLooks",
     "Partition",
     "Poisson",
     "PolynomialDecay",
+    "Public",
     "Shuffle",
     "StepDecay",
     "TimeDecay",
     "TrainingPlan",
     "Uniform",
+    "ValidationDecay",
     "certify",
     "read_ledger",
     "solve",

@@ -2,11 +2,14 @@
 
 import hashlib
 import json
+import re
 from typing import Any, NoReturn
 
 from apportion.errors import InvalidArgument
 
 MAX_DEPTH = 32
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*+"?')
+_BRACKET = re.compile(r"[\[\]{}]")
 
 
 def dumps(value: Any) -> str:
@@ -43,19 +46,12 @@ def digest(value: Any) -> str:
 
 
 def _refuse_deep_nesting(text: str) -> None:
+    """Before the parser recurses. Works on brackets outside of strings; an unfinished string is left to the parser."""
     depth = 0
-    in_string = escaped = False
-    for character in text:
-        if in_string:
-            escaped, in_string = (character == "\\" and not escaped), not (character == '"' and not escaped)
-        elif character == '"':
-            in_string = True
-        elif character in "[{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
-        elif character in "]}":
-            depth -= 1
+    for bracket in _BRACKET.findall(_STRING.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        if depth > MAX_DEPTH:
+            raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,15 +1,31 @@
 """The certificate: what a ledger proves, recomputed from the ledger alone; as JSON and in plain words."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from apportion import accounting, batching
+from apportion import accounting, batching, canonical, events
+from apportion._version import VERSION
 from apportion.accounting import Guarantee
+from apportion.adaptive import AdaptivePlan, most_slots
 from apportion.errors import CertificationError, UnpricedEvent
-from apportion.events import Adjacency
+from apportion.events import Adjacency, Event, ExponentialMechanism, GaussianRelease, RepeatAndSelect
 from apportion.ledger import Ledger
+from apportion.plain_words import ADJACENCY_IN_WORDS, words
 from apportion.plan import NonPrivatePlan, TrainingPlan, rho_of
+from apportion.publication import Publication
+
+__all__ = [
+    "ADJACENCY_IN_WORDS",
+    "CLAIM_TOLERANCE",
+    "FORMAT",
+    "NOT_COVERED",
+    "Certificate",
+    "certify",
+    "round_up",
+    "words",
+]
 
 FORMAT = 1
 SIGNIFICANT_DIGITS = 4
@@ -17,18 +33,13 @@ SIGNIFICANT_DIGITS = 4
 # Claimed ε may fall short of a recomputed upper bound by this much: other platforms round differently.
 CLAIM_TOLERANCE = 1e-6
 
-ADJACENCY_IN_WORDS: dict[Adjacency, str] = {
-    "add-remove": "one {unit} is added to the data or removed from it",
-    "zero-out": "one {unit}'s contribution is removed, while the number of {unit}s is public",
-    "replace-one": "one {unit} is replaced by another",
-}
-
+FLOATING_POINT = "floating-point effects: the noise is Gaussian in 64-bit floating point, not on an exact grid"
 NOT_COVERED = (
     "what was learned from the same data before or outside this run (earlier runs, tuning by hand, looking at the data)",
     "that the publisher ran the recorded code on the declared data: the certificate proves arithmetic, not honesty",
     "copies or earlier states of the run directory from which other models were released",
     "groups: a person with several examples is protected less, the more examples there are",
-    "floating-point effects: the noise is Gaussian in 64-bit floating point, not on an exact grid",
+    FLOATING_POINT,
     "timing and other side channels on the training machine",
 )
 
@@ -48,13 +59,17 @@ def round_up(value: float, digits: int = SIGNIFICANT_DIGITS) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """The guarantees of one ledger, tightest first. `unsafe` lists why it should not be relied upon, if anything."""
+    """The guarantees of one ledger, tightest first. `unsafe` lists why it should not be relied upon, if anything.
+
+    Everything but `publication`, the publisher's statements, follows from the ledger.
+    """
 
     ledger: Ledger
     guarantees: tuple[Guarantee, ...]
     adjacency: Adjacency
     delta: float
     unsafe: tuple[str, ...]
+    publication: Publication = field(default_factory=Publication)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -67,9 +82,38 @@ class Certificate:
 
     def to_json(self) -> dict[str, Any]:
         plan = self.ledger.plan
-        assert isinstance(plan, TrainingPlan)
+        assert isinstance(plan, TrainingPlan | AdaptivePlan)
         return {
             "format": FORMAT,
+            **self._claims(),
+            "schedule": plan.schedule.to_json(),
+            "sigmas": _sigmas(self.ledger),
+            "adaptive": _adaptive(plan) if isinstance(plan, AdaptivePlan) else None,
+            "budget": plan.budget.to_json(),
+            "batching": batching.to_json(plan.batching),
+            "clip": plan.clip,
+            "clipping": "flat",
+            "examples": plan.examples,
+            "steps": plan.batching.steps * _planned_slots(self.ledger),
+            "slots": {"planned": _planned_slots(self.ledger), "used": self.ledger.used_slots},
+            "released": "final-weights",
+            "evaluations": [{"right": e.right, "wrong": e.wrong, "sigma": e.sigma} for e in self.ledger.evaluations],
+            "components": _components(self.ledger, self.adjacency),
+            "randomness": self.ledger.randomness,
+            "declared": dict(self.ledger.declared),
+            "publication": self.publication.to_json(),
+            "floating_point": "covered" if plan.noise == "grid" else "not covered",
+            "not_covered": [item for item in NOT_COVERED if plan.noise != "grid" or item != FLOATING_POINT],
+            "unsafe": list(self.unsafe),
+            "versions": {"apportion": VERSION},
+            "run": self.ledger.run,
+            "plan": canonical.digest(plan.to_json()),
+            "ledger": self.ledger.head,
+            "weights": self.ledger.weights,
+        }
+
+    def _claims(self) -> dict[str, Any]:
+        return {
             "epsilon": self.epsilon,
             "delta": self.delta,
             "adjacency": self.adjacency,
@@ -80,34 +124,24 @@ class Certificate:
                 {"accountant": g.accountant, "epsilon": round_up(g.epsilon), "status": g.status}
                 for g in self.guarantees
             ],
-            "rho": round_up(rho_of(self.ledger.certified_event, self.adjacency)),
-            "batching": batching.to_json(plan.batching),
-            "schedule": plan.schedule.to_json(),
-            "sigmas": list(plan.sigmas),
-            "clip": plan.clip,
-            "clipping": "flat",
-            "examples": plan.examples,
-            "steps": plan.batching.steps * len(plan.slots),
-            "slots": {"planned": len(plan.slots), "used": self.ledger.used_slots},
-            "released": "final-weights",
-            "randomness": self.ledger.randomness,
-            "declared": dict(self.ledger.declared),
-            "not_covered": list(NOT_COVERED),
-            "unsafe": list(self.unsafe),
-            "run": self.ledger.run,
-            "ledger": self.ledger.head,
-            "weights": self.ledger.weights,
+            "rho": _total_rho(self.ledger, self.adjacency),
         }
 
     def in_words(self) -> str:
         return words(self.to_json())
 
 
-def certify(ledger: Ledger, delta: float | None = None) -> Certificate:
-    """What the ledger proves, by every valid accountant, tightest first.
+def certify(
+    ledger: Ledger,
+    delta: float | None = None,
+    accountant: str | None = None,
+    publication: Publication | None = None,
+) -> Certificate:
+    """What the ledger proves, by every valid accountant, tightest first; or by the one that is named.
 
     Guarantees: prices all that was recorded and every slot of the plan, run or not, because a decision to stop early may
-    have depended on what was seen (the ledger's run is post-processing of the full plan).
+    have depended on what was seen (the ledger's run is post-processing of the full plan). Of an adaptive plan, what is
+    certified is its cap, or its floor if it declares one: never what was realised.
     """
     plan = ledger.plan
     if isinstance(plan, NonPrivatePlan):
@@ -116,60 +150,101 @@ def certify(ledger: Ledger, delta: float | None = None) -> Certificate:
         )
     delta = plan.delta if delta is None else delta
     try:
-        found = accounting.guarantees(ledger.certified_event, delta, plan.neighbours)
+        found = (
+            plan.guarantees(delta)
+            if isinstance(plan, AdaptivePlan)
+            else accounting.guarantees(ledger.certified_event, delta, plan.neighbours, lower_bounds=False)
+        )
     except UnpricedEvent as error:
         raise CertificationError(str(error)) from error
+    finite = tuple(guarantee for guarantee in found if math.isfinite(guarantee.epsilon))
+    if not finite:
+        raise CertificationError("the ledger records something whose cost is infinite: nothing can be certified")
+    if accountant is not None:
+        finite = _only(accountant, finite, ledger)
     unsafe = []
     if ledger.randomness != "secure":
         unsafe.append("randomness was seeded for research: whoever knows the seed can remove the noise")
-    return Certificate(ledger=ledger, guarantees=found, adjacency=plan.neighbours, delta=delta, unsafe=tuple(unsafe))
+    return Certificate(
+        ledger=ledger,
+        guarantees=finite,
+        adjacency=plan.neighbours,
+        delta=delta,
+        unsafe=tuple(unsafe),
+        publication=publication or Publication(),
+    )
 
 
-def words(certificate: dict[str, Any]) -> str:
-    """A certificate's JSON in plain words (Markdown), a pure function of that JSON so that anyone can regenerate it."""
-    unit, sigmas = certificate["unit"], certificate["sigmas"]
-    neighbours = ADJACENCY_IN_WORDS[certificate["adjacency"]].format(unit=unit)
-    epsilon, delta = certificate["epsilon"], certificate["delta"]
-    odds = math.exp(epsilon)
-    lines = [f"**UNSAFE: {reason}.**\n" for reason in certificate["unsafe"]]
-    lines += [
-        f"**(ε, δ) = ({epsilon:g}, {delta:g})-differential privacy** for the released weights, where neighbouring data "
-        f"sets differ in that {neighbours}.",
-        "",
-        f"In words: whatever is concluded from the published weights would have been concluded with nearly the same "
-        f"probability had any one {unit} not been there: at most e^ε = {odds:.4g} times as likely, except with "
-        f"probability about δ = {delta:g}.",
-        "",
-        f"- Unit of privacy: one {unit}. Adjacency: {certificate['adjacency']}.",
-        f"- Proven by: {certificate['accountant']} accounting of all {certificate['slots']['planned']} planned epochs "
-        f"({certificate['slots']['used']} were used; stopping early does not lower the cost).",
-        f"- Batching: {batching_in_words(certificate['batching'])}; {certificate['steps']} steps in all.",
-        f"- Noise multiplier: {certificate['schedule']['kind']} schedule from {sigmas[0]:.4g} to {sigmas[-1]:.4g}; "
-        f"every example's gradient clipped to L2 norm {certificate['clip']:g}.",
-        f"- Declared number of examples: {certificate['examples']}.",
-        f"- Released: {certificate['released'].replace('-', ' ')}, nothing else computed from the data.",
-        f"- Randomness: {certificate['randomness'].replace('-', ' ')}.",
-        "",
-        "The same run under other accountants (all proven; the smallest is the claim):",
-        "",
-        "| accountant | ε |",
-        "| --- | --- |",
-        *(f"| {g['accountant']} | {g['epsilon']:g} |" for g in certificate["guarantees"]),
-        "",
-        "Not covered:",
-        "",
-        *(f"- {item}" for item in certificate["not_covered"]),
+def _only(accountant: str, found: tuple[Guarantee, ...], ledger: Ledger) -> tuple[Guarantee, ...]:
+    chosen = tuple(guarantee for guarantee in found if guarantee.accountant == accountant)
+    if not chosen:
+        names = ", ".join(guarantee.accountant for guarantee in found)
+        why = "it has no proven price for every event of this ledger"
+        if isinstance(ledger.plan, AdaptivePlan):
+            why = (
+                "its noise was chosen while it ran, and composing what was realised (above all a loss distribution along "
+                "the realised path) is no valid bound; what holds is the plan's cap, or a floor declared beforehand"
+            )
+        raise CertificationError(f"{accountant} cannot certify this run: {why}. Valid here: {names}")
+    return chosen
+
+
+def _sigmas(ledger: Ledger) -> list[float]:
+    """The planned ones; of an adaptive plan the recorded ones, which follow from its recorded public scores."""
+    if isinstance(ledger.plan, TrainingPlan):
+        return list(ledger.plan.sigmas)
+    return [events.to_json(recorded.event)["sigma"] for recorded in ledger.events if recorded.slot is not None]
+
+
+def _planned_slots(ledger: Ledger) -> int:
+    most = most_slots(ledger.plan)
+    return ledger.used_slots if most is None else most
+
+
+def _adaptive(plan: AdaptivePlan) -> dict[str, Any]:
+    """What is certified instead of slots."""
+    floor = None if plan.floor is None else plan.floor.to_json()
+    return {"caps": [cap.to_json() for cap in plan.caps], "floor": floor}
+
+
+def _total_rho(ledger: Ledger, adjacency: Adjacency) -> float | None:
+    """The unamplified zCDP parameter of all that is certified, where there is one."""
+    if isinstance(ledger.plan, AdaptivePlan):
+        return None if ledger.plan.rho is None else round_up(ledger.plan.rho)
+    try:
+        return round_up(rho_of(ledger.certified_event, adjacency))
+    except UnpricedEvent:
+        return None
+
+
+def _components(ledger: Ledger, adjacency: Adjacency) -> list[dict[str, Any]]:
+    """What the loss was spent on, by unamplified ρ: the plan's slots together, then all else by its purpose."""
+    slots = [recorded.event for recorded in ledger.events if recorded.slot is not None]
+    if not isinstance(ledger.plan, AdaptivePlan):
+        slots = [slot.event for slot in ledger.plan.slots]
+    spent: dict[str, list[float]] = {"training": [_priced(event, adjacency) for event in slots]}
+    for recorded in ledger.events:
+        if recorded.slot is None:
+            spent.setdefault(_purpose(recorded.event), []).append(_priced(recorded.event, adjacency))
+    total = math.fsum(price for prices in spent.values() for price in prices) or 1.0
+    return [
+        {"purpose": purpose, "events": len(prices), "share": round(math.fsum(prices) / total, 4)}
+        for purpose, prices in spent.items()
     ]
-    return "\n".join(lines) + "\n"
 
 
-def batching_in_words(data: dict[str, Any]) -> str:
-    match data:
-        case {"kind": "shuffle", "batches": batches}:
-            return f"reshuffled every epoch and cut into {batches} batches of fixed size (no amplification)"
-        case {"kind": "partition", "batches": batches}:
-            return f"every epoch each example falls independently into one of {batches} secret batches"
-        case {"kind": "poisson", "rate": rate}:
-            return f"every step each example is drawn independently with probability {rate:g}"
-        case _:
-            raise AssertionError(f"no words for {data}")
+def _priced(event: Event, adjacency: Adjacency) -> float:
+    """ρ, or 0 for what has no ρ: shares are a guide, the guarantee prices everything."""
+    try:
+        return rho_of(event, adjacency)
+    except UnpricedEvent:
+        return 0.0
+
+
+_PURPOSES: Mapping[type, str] = {ExponentialMechanism: "selection", RepeatAndSelect: "selection"}
+
+
+def _purpose(event: Event) -> str:
+    if isinstance(event, GaussianRelease) and event.purpose:
+        return event.purpose
+    return _PURPOSES.get(type(event), "other")

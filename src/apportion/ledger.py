@@ -2,25 +2,27 @@
 
     line 0       plan      the whole plan, how randomness was made, and what was declared public
     line 1 … n   event     one mechanism that ran; an epoch names the plan's slot that it takes
-    last line    release   the hash of the weights that were released
+                 score     what the model scored after a slot, on public data; adaptive noise follows from these
+    then         release   the hash of the weights that were released: no slot is taken after it
+    perhaps      event, evaluation   a private score: its cost, then the noisy counts that were released
 
 Every line carries its index, the hash of the line before it and the hash of itself. The ledger holds no clock time, host
-name, realised batch size or other realised quantity, so it can be published as it is.
+name, realised batch size or other realised quantity of the private data, so it can be published as it is.
 """
 
-import os
+import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from apportion import canonical, events, plan
-from apportion.durable import sync_directory
-from apportion.errors import InvalidArgument, LedgerError
+from apportion import adaptive, canonical, durable, events
+from apportion.adaptive import AdaptivePlan, Plan
+from apportion.errors import BudgetExhausted, InvalidArgument, LedgerError, UnpricedEvent
 from apportion.events import Event
-from apportion.plan import Plan
+from apportion.plan import Slot
 
 FORMAT = 1
 START = "0" * 64
@@ -31,8 +33,12 @@ SIGMA_TOLERANCE = 1e-12
 _BODY_FIELDS = {
     "plan": {"format", "run", "plan", "randomness", "declared"},
     "event": {"slot", "event"},
+    "score": {"slot", "score"},
     "release": {"what", "weights"},
+    "evaluation": {"right", "wrong"},
 }
+EVALUATION = "evaluation"  # the purpose of the event that pays for an evaluation
+MOST_COUNTED = 1 << 53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +48,35 @@ class RecordedEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Noisy counts of right and wrong answers on held-out records, and the noise multiplier that they were paid with."""
+
+    right: int
+    wrong: int
+    sigma: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedScore:
+    slot: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """A whole ledger, read and checked: what it holds is a valid chain, and its epochs are a prefix of its plan."""
+    """A whole ledger, read and checked: a valid chain, whose epochs are a prefix of its plan.
+
+    Of an adaptive plan: every σ follows from the scores before it, and the whole stays within the cap.
+    """
 
     run: str
     plan: Plan
     randomness: Randomness
     declared: Mapping[str, str]
     events: tuple[RecordedEvent, ...]
+    scores: tuple[RecordedScore, ...]
     weights: str | None
+    evaluations: tuple[Evaluation, ...]
     head: str
 
     @property
@@ -63,7 +89,12 @@ class Ledger:
 
     @property
     def certified_event(self) -> Event:
-        """What must be paid for: all that is recorded, and every slot of the plan that is not."""
+        """What must be paid for: all that is recorded, and every slot of the plan that is not.
+
+        Of an adaptive plan only its floor, if it has one, can be priced like this.
+        """
+        if isinstance(self.plan, AdaptivePlan):
+            return self.plan.floor_event
         recorded = tuple(recorded.event for recorded in self.events)
         unused = tuple(slot.event for slot in self.plan.slots[self.used_slots :])
         return events.Composed(events=recorded + unused)
@@ -82,9 +113,33 @@ def parse(data: bytes) -> Ledger:
     return _interpret(records)
 
 
-def parse_whole_lines(data: bytes) -> Ledger:
-    """Like `parse`, but a torn last line is left out of account."""
-    return parse(data[: data.rfind(b"\n") + 1])
+def parse_intact_part(data: bytes) -> Ledger:
+    """Like `parse`, but a last line that a crash tore or garbled is left out of account."""
+    return parse(intact_part(data)[0])
+
+
+def intact_part(data: bytes) -> tuple[bytes, bytes]:
+    """A ledger up to its last intact line, and what a crash left after it: a line that is torn or was never synced.
+
+    Only the very last line may be damaged; `parse` refuses damage anywhere else.
+    """
+    whole, torn = data[: data.rfind(b"\n") + 1], data[data.rfind(b"\n") + 1 :]
+    if whole and not torn:
+        start = whole.rfind(b"\n", 0, len(whole) - 1) + 1
+        if not _is_sealed(whole[start:-1]):
+            whole, torn = whole[:start], whole[start:]
+    if not whole:
+        raise LedgerError("the ledger holds no complete line: nothing was spent; remove the directory and start again")
+    return whole, torn
+
+
+def _is_sealed(line: bytes) -> bool:
+    """Whether a line carries its own hash: a line that was written to the end does."""
+    try:
+        record = canonical.loads(line)
+    except InvalidArgument:
+        return False
+    return isinstance(record, dict) and "hash" in record and record["hash"] == _hash(record)
 
 
 def read(path: Path) -> Ledger:
@@ -127,23 +182,37 @@ def _interpret(records: list[dict[str, Any]]) -> Ledger:
     header = records[0]["body"]
     the_plan = _checked_header(header)
     recorded: list[RecordedEvent] = []
-    weights = None
+    scores: list[RecordedScore] = []
+    evaluations: list[Evaluation] = []
+    weights, used = None, 0
     for index, record in enumerate(records[1:], start=1):
-        if weights is not None:
-            raise LedgerError(f"line {index}: follows the release, which must be the last line")
-        if record["kind"] == "plan":
+        kind, body = record["kind"], record["body"]
+        if kind == "plan":
             raise LedgerError(f"line {index}: a second plan")
-        if record["kind"] == "release":
-            weights = _checked_weights(record["body"], index)
+        if kind == "evaluation":
+            paid = recorded[-1].event if weights is not None and records[index - 1]["kind"] == "event" else None
+            evaluations.append(_checked_evaluation(body, index, paid))
+        elif kind == "event":
+            if weights is not None and body["slot"] is not None:
+                raise LedgerError(f"line {index}: follows the release of the weights, after which no slot can be taken")
+            recorded.append(_checked_event(body, index, the_plan, used, scores))
+            used += body["slot"] is not None
+        elif weights is not None:
+            raise LedgerError(f"line {index}: follows the release of the weights, after which only scores are paid for")
+        elif kind == "score":
+            scores.append(_checked_score(body, index, used - 1, scores))
         else:
-            recorded.append(_checked_event(record["body"], index, the_plan, recorded))
+            weights = _checked_weights(body, index)
+    _check_cap(the_plan, recorded)
     return Ledger(
         run=header["run"],
         plan=the_plan,
         randomness=header["randomness"],
         declared=header["declared"],
         events=tuple(recorded),
+        scores=tuple(scores),
         weights=weights,
+        evaluations=tuple(evaluations),
         head=records[-1]["hash"],
     )
 
@@ -159,7 +228,7 @@ def _checked_header(header: Mapping[str, Any]) -> Plan:
     if not isinstance(declared, dict) or not all(isinstance(value, str) for value in declared.values()):
         raise LedgerError("declared must map names to texts")
     try:
-        return plan.from_json(header["plan"])
+        return adaptive.from_json(header["plan"])
     except Exception as error:
         raise LedgerError(f"the plan in the first line is not valid: {error}") from error
 
@@ -170,21 +239,64 @@ def _checked_weights(body: Mapping[str, Any], index: int) -> str:
     return str(body["weights"])
 
 
-def _checked_event(body: Mapping[str, Any], index: int, the_plan: Plan, recorded: list[RecordedEvent]) -> RecordedEvent:
+def _checked_evaluation(body: Mapping[str, Any], index: int, paid: Event | None) -> Evaluation:
+    """Counts follow, immediately, the event that pays for them: record, then release."""
+    if not isinstance(paid, events.GaussianRelease) or paid.purpose != EVALUATION:
+        raise LedgerError(f"line {index}: an evaluation must directly follow the event that pays for it")
+    right, wrong = body["right"], body["wrong"]
+    if type(right) is not int or type(wrong) is not int or max(abs(right), abs(wrong)) > MOST_COUNTED:
+        raise LedgerError(f"line {index}: the counts of an evaluation must be whole numbers")
+    return Evaluation(right=right, wrong=wrong, sigma=paid.sigma)
+
+
+def _checked_score(body: Mapping[str, Any], index: int, latest: int, scores: Sequence[RecordedScore]) -> RecordedScore:
+    slot, score = body["slot"], body["score"]
+    if type(slot) is not int or slot != latest or latest < 0 or (scores and scores[-1].slot == slot):
+        raise LedgerError(f"line {index}: a score belongs to the latest slot, which is scored once, got {slot!r:.40}")
+    if type(score) is not float or not math.isfinite(score):
+        raise LedgerError(f"line {index}: a score is a decimal number, got {score!r:.40}")
+    return RecordedScore(slot=slot, score=score)
+
+
+def _checked_event(
+    body: Mapping[str, Any], index: int, the_plan: Plan, expected: int, scores: Sequence[RecordedScore]
+) -> RecordedEvent:
     try:
         event = events.from_json(body["event"])
     except InvalidArgument as error:
         raise LedgerError(f"line {index}: {error}") from None
     slot = body["slot"]
     if slot is not None:
-        expected = sum(earlier.slot is not None for earlier in recorded)
-        if slot != expected or isinstance(slot, bool):
+        if type(slot) is not int or slot != expected:
             raise LedgerError(f"line {index}: takes slot {slot!r:.40}, but the next free slot is {expected}")
-        if slot >= len(the_plan.slots):
-            raise LedgerError(f"line {index}: the plan has only {len(the_plan.slots)} slots")
-        if not _same_event(event, the_plan.slots[slot].event):
+        if not _same_event(event, _planned(the_plan, slot, scores, index)):
             raise LedgerError(f"line {index}: the event differs from what the plan says for slot {slot}")
     return RecordedEvent(slot=slot, event=event)
+
+
+def _planned(the_plan: Plan, slot: int, scores: Sequence[RecordedScore], index: int) -> Event:
+    """What the plan says for this slot, after these scores. Whether an adaptive plan could afford it is checked last."""
+    most = adaptive.most_slots(the_plan)
+    if most is not None and slot >= most:
+        raise LedgerError(f"line {index}: the plan has only {most} slots")
+    if isinstance(the_plan, AdaptivePlan):
+        return the_plan.batching.event(the_plan.sigma([score.score for score in scores], slot))
+    return the_plan.slots[slot].event
+
+
+def _check_cap(the_plan: Plan, recorded: Sequence[RecordedEvent]) -> None:
+    """All that an adaptive run did counts towards its cap; beside a floor nothing but epochs may be recorded."""
+    if not isinstance(the_plan, AdaptivePlan) or not recorded:
+        return
+    *earlier, last = [event.event for event in recorded]
+    if the_plan.floor is not None and any(event.slot is None for event in recorded):
+        raise LedgerError("a plan with a floor holds epochs only, but another event is recorded")
+    try:
+        within = the_plan.admits(last, earlier)
+    except UnpricedEvent as error:
+        raise LedgerError(f"an event does not fit the plan's cap: {error}") from None
+    if not within:
+        raise LedgerError("the recorded events exceed the cap of the plan")
 
 
 def _same_event(found: Event, planned: Event) -> bool:
@@ -201,24 +313,26 @@ def _is_hex(value: Any, digits: int) -> bool:
 class LedgerWriter:
     """Appends to a ledger on disk. When a method returns, the line is durable."""
 
-    def __init__(self, path: Path, *, run: str, index: int, head: str, used_slots: int, the_plan: Plan) -> None:
+    def __init__(self, path: Path, *, run: str, the_plan: Plan) -> None:
         self.path = path
         self.run = run
-        self.used_slots = used_slots
+        self.scores: list[float] = []
+        self.scored_slot: int | None = None
+        self.used_slots = 0
+        self._spent: list[Event] = []
         self._plan = the_plan
-        self._index = index
-        self._head = head
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115  closed by close()
+        self._index = 0
+        self._head = START
+        self._file = durable.Appender(path)
 
     @classmethod
     def create(
         cls, path: Path, *, the_plan: Plan, randomness: Randomness, declared: Mapping[str, str]
     ) -> "LedgerWriter":
-        with open(path, "xb"):
-            pass
-        sync_directory(path.parent)
+        if path.exists():
+            raise FileExistsError(f"{path} exists already")
         run = secrets.token_hex(16)
-        writer = cls(path, run=run, index=0, head=START, used_slots=0, the_plan=the_plan)
+        writer = cls(path, run=run, the_plan=the_plan)
         writer._append(
             "plan",
             {
@@ -234,47 +348,62 @@ class LedgerWriter:
     @classmethod
     def reopen(cls, path: Path) -> "LedgerWriter":
         """Continue a ledger. A torn last line is replaced by the record of the slot it may have been: it is used up."""
-        data = path.read_bytes()
-        whole, torn = data[: data.rfind(b"\n") + 1], data[data.rfind(b"\n") + 1 :]
-        ledger = parse_whole_lines(data)
+        whole, torn = intact_part(path.read_bytes())
+        ledger = parse(whole)
         if torn:
-            with open(path, "r+b") as file:
-                file.truncate(len(whole))
-                os.fsync(file.fileno())
-        writer = cls(
-            path,
-            run=ledger.run,
-            index=whole.count(b"\n"),
-            head=ledger.head,
-            used_slots=ledger.used_slots,
-            the_plan=ledger.plan,
-        )
-        if torn and not ledger.released and ledger.used_slots < len(ledger.plan.slots):
+            durable.shorten(path, len(whole))
+        writer = cls(path, run=ledger.run, the_plan=ledger.plan)
+        writer.scores = [score.score for score in ledger.scores]
+        writer.scored_slot = ledger.scores[-1].slot if ledger.scores else None
+        writer.used_slots = ledger.used_slots
+        writer._spent = [recorded.event for recorded in ledger.events]
+        writer._index = whole.count(b"\n")
+        writer._head = ledger.head
+        if torn and not ledger.released and writer.next_slot() is not None:
             writer.take_slot()
         return writer
 
-    def take_slot(self) -> plan.Slot:
+    def next_slot(self) -> Slot | None:
+        """What `take_slot` would record; None if the plan's slots, or its cap, are used up."""
+        return adaptive.next_slot(self._plan, self._spent, self.scores, self.used_slots)
+
+    def take_slot(self) -> Slot:
         """Record the next slot as used, and return it."""
-        slot = self._plan.slots[self.used_slots]
+        slot = self.next_slot()
+        if slot is None:
+            raise BudgetExhausted("the plan is used up: no slot is left")
         self._append("event", {"slot": slot.index, "event": events.to_json(slot.event)})
         self.used_slots += 1
+        self._spent.append(slot.event)
         return slot
 
+    def append_score(self, score: float) -> None:
+        """Record what the model scored, on public data, after the latest slot."""
+        self._append("score", {"slot": self.used_slots - 1, "score": float(score)})
+        self.scores.append(float(score))
+        self.scored_slot = self.used_slots - 1
+
     def append_event(self, event: Event) -> None:
-        """Record a mechanism that is not one of the plan's slots: it is paid for on top of the plan."""
+        """Record a mechanism that is not one of the plan's slots.
+
+        It is paid for on top of a fixed plan; in an adaptive one it counts towards the cap.
+        """
+        if isinstance(self._plan, AdaptivePlan) and (self._plan.floor or not self._plan.admits(event, self._spent)):
+            raise BudgetExhausted("this event does not fit under the plan's cap (beside a floor, none does)")
         self._append("event", {"slot": None, "event": events.to_json(event)})
+        self._spent.append(event)
 
     def append_release(self, weights: str) -> None:
         self._append("release", {"what": "final-weights", "weights": weights})
 
+    def append_evaluation(self, right: int, wrong: int) -> None:
+        """The noisy counts; the event that pays for them was appended just before."""
+        self._append("evaluation", {"right": right, "wrong": wrong})
+
     def _append(self, kind: str, body: Mapping[str, Any]) -> None:
         content = {"index": self._index, "previous": self._head, "kind": kind, "body": body}
         record = {**content, "hash": _hash(content)}
-        line = canonical.dumps(record).encode() + b"\n"
-        written = self._file.write(line)
-        if written != len(line):
-            raise LedgerError(f"{self.path}: only part of a record could be written; is the disk full?")
-        os.fsync(self._file.fileno())
+        self._file.append(canonical.dumps(record).encode() + b"\n")
         self._index += 1
         self._head = str(record["hash"])
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from apportion import _checks, accounting, batching, schedules
 from apportion.accounting.zcdp import ZeroConcentrated
@@ -18,6 +18,7 @@ from apportion.events import Adjacency, Composed, Event, NonPrivate
 from apportion.schedules import Schedule
 
 Unknown = Literal["sigma0", "decay", "epochs"]
+Noise = Literal["float", "grid"]
 Spent = Callable[[Budget, Event, Adjacency], float]
 
 MOST_EPOCHS = 1_000_000
@@ -42,6 +43,7 @@ class TrainingPlan:
     `examples` is the declared number of records (units): it fixes the nominal batch size. `spare_epochs` buys slots
     beyond `epochs`, to be used if an epoch is interrupted; they are paid for, used or not. `adjacency` defaults to what
     the batching supports, `add-remove` or, for Shuffle, `zero-out`; say `zero-out` if `examples` was read off the data.
+    `noise="grid"` releases sums on a public grid only, so that floating point is covered by the guarantee; it is slower.
     """
 
     budget: Budget
@@ -52,24 +54,27 @@ class TrainingPlan:
     clip: float
     spare_epochs: int = 0
     adjacency: Adjacency | None = None
+    noise: Noise = "float"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "adjacency", _checked_adjacency(self.batching, self.adjacency))
+        _checks.choice("noise", self.noise, get_args(Noise))
+        object.__setattr__(self, "adjacency", checked_adjacency(self.batching, self.adjacency))
         object.__setattr__(self, "examples", _checks.count("examples", self.examples))
         object.__setattr__(self, "epochs", _checks.count("epochs", self.epochs))
         object.__setattr__(self, "spare_epochs", _checks.count("spare_epochs", self.spare_epochs, least=0))
         object.__setattr__(self, "clip", _checks.positive("clip", self.clip))
         if self.epochs + self.spare_epochs > MOST_EPOCHS:
             raise InvalidArgument(f"epochs must be at most {MOST_EPOCHS:,}, got {self.epochs + self.spare_epochs:,}")
+        refuse_adaptive(self.schedule)
         if self.schedule.unknowns():
             unknown = self.schedule.unknowns()[0]
             raise InvalidArgument(f"the schedule's {unknown} is not given; use apportion.solve(...) to find it")
-        _refuse_rho_with_poisson(self.budget, self.batching)
-        spent = _spent(self.budget, self.event, self.neighbours)
-        if not self.budget.admits(spent):
+        refuse_rho_with_poisson(self.budget, self.batching)
+        cost = spent(self.budget, self.event, self.neighbours)
+        if not self.budget.admits(cost):
             unit = "rho" if self.budget.rho is not None else "epsilon"
             raise BudgetExhausted(
-                f"{self.epochs + self.spare_epochs} epochs of this schedule cost {unit} = {spent:.6g}, more than the budget "
+                f"{self.epochs + self.spare_epochs} epochs of this schedule cost {unit} = {cost:.6g}, more than the budget "
                 f"({self.budget}); use apportion.solve(...), more noise or fewer epochs"
             )
 
@@ -121,6 +126,7 @@ class TrainingPlan:
             "clip": self.clip,
             "adjacency": self.adjacency,
             "unit": "example",
+            **noise_to_json(self.noise),
         }
 
 
@@ -170,18 +176,16 @@ def from_json(data: Any) -> Plan:
     if not isinstance(data, Mapping):
         raise InvalidArgument(f"a plan must be a JSON object, got {data!r:.80}")
     if data.get("non_private") is True:
-        _require_fields("a non-private plan", data, _NON_PRIVATE_FIELDS)
+        require_fields("a non-private plan", data, _NON_PRIVATE_FIELDS)
         return NonPrivatePlan(
             examples=data["examples"], batching=batching.from_json(data["batching"]), epochs=data["epochs"]
         )
-    _require_fields("a plan", data, _PLAN_FIELDS)
+    data, noise = noise_from_json(data)
+    require_fields("a plan", data, _PLAN_FIELDS)
     if data["unit"] != "example":
         raise InvalidArgument(f"unit must be 'example', got {data['unit']!r:.80}")
-    budget = data["budget"]
-    if not isinstance(budget, Mapping) or set(budget) not in ({"rho", "delta"}, {"epsilon", "delta"}):
-        raise InvalidArgument(f"budget must have rho and delta, or epsilon and delta, got {budget!r:.80}")
     return TrainingPlan(
-        budget=Budget(**budget),
+        budget=budget_from_json(data["budget"]),
         examples=data["examples"],
         batching=batching.from_json(data["batching"]),
         schedule=schedules.from_json(data["schedule"]),
@@ -189,10 +193,31 @@ def from_json(data: Any) -> Plan:
         spare_epochs=data["spare_epochs"],
         clip=data["clip"],
         adjacency=data["adjacency"],
+        noise=noise,
     )
 
 
-def _require_fields(what: str, data: Mapping[str, Any], expected: set[str]) -> None:
+def noise_to_json(noise: Noise) -> dict[str, Any]:
+    """Named only where it is not the default, so that plans written before there was a choice stay valid."""
+    return {} if noise == "float" else {"noise": noise}
+
+
+def noise_from_json(data: Mapping[str, Any]) -> tuple[dict[str, Any], Noise]:
+    """A plan's other fields, and how its noise is made."""
+    others = dict(data)
+    noise = others.pop("noise", None)
+    if noise not in (None, "grid"):
+        raise InvalidArgument(f"noise must be 'grid' or left out, got {noise!r:.80}")
+    return others, "float" if noise is None else "grid"
+
+
+def budget_from_json(data: Any) -> Budget:
+    if not isinstance(data, Mapping) or set(data) not in ({"rho", "delta"}, {"epsilon", "delta"}):
+        raise InvalidArgument(f"budget must have rho and delta, or epsilon and delta, got {data!r:.80}")
+    return Budget(**data)
+
+
+def require_fields(what: str, data: Mapping[str, Any], expected: set[str]) -> None:
     if set(data) != expected:
         raise InvalidArgument(f"{what} must have the fields {sorted(expected)}, got {sorted(map(str, data))!r:.300}")
 
@@ -212,16 +237,18 @@ def solve(
     clip: float,
     spare_epochs: int = 0,
     adjacency: Adjacency | None = None,
+    noise: Noise = "float",
 ) -> TrainingPlan:
     """The plan that spends `budget`, with the one unknown among sigma0, decay and epochs found.
 
     Leave exactly one out: `schedule.sigma0`, `schedule.decay` or `epochs`. A solved number of epochs is the most that
     fit; a solved sigma0 or decay spends at most all of the budget and at least 99.9 % of it.
     """
+    refuse_adaptive(schedule)
     unknown = unknown_of(schedule, epochs)
-    _refuse_rho_with_poisson(budget, batching)
+    refuse_rho_with_poisson(budget, batching)
     spare = _checks.count("spare_epochs", spare_epochs, least=0)
-    neighbours = _checked_adjacency(batching, adjacency)
+    neighbours = checked_adjacency(batching, adjacency)
 
     def price(candidate: Schedule, slots: int, spent: Spent) -> float:
         try:
@@ -231,14 +258,14 @@ def solve(
         return spent(budget, Composed(events=events), neighbours)
 
     if unknown == "epochs":
-        epochs = _most_epochs(lambda slots: price(schedule, slots, _spent), budget, spare)
+        epochs = _most_epochs(lambda slots: price(schedule, slots, spent), budget, spare)
     else:
         assert epochs is not None
         slots = _checks.count("epochs", epochs) + spare
         schedule = _solved_schedule(
             unknown,
             schedule,
-            lambda candidate: price(candidate, slots, _spent),
+            lambda candidate: price(candidate, slots, spent),
             lambda candidate: price(candidate, slots, _spent_without_amplification),
             budget,
         )
@@ -252,6 +279,7 @@ def solve(
         clip=clip,
         spare_epochs=spare,
         adjacency=neighbours,
+        noise=noise,
     )
 
 
@@ -265,7 +293,7 @@ def unknown_of(schedule: Schedule, epochs: int | None) -> Unknown:
     return missing[0]  # type: ignore[return-value]  # schedules have no other optional fields
 
 
-def _checked_adjacency(batching: Batching, adjacency: Adjacency | None) -> Adjacency:
+def checked_adjacency(batching: Batching, adjacency: Adjacency | None) -> Adjacency:
     if adjacency is None:
         return batching.adjacency
     _checks.choice("adjacency", adjacency, ("add-remove", "zero-out", "replace-one"))
@@ -274,14 +302,21 @@ def _checked_adjacency(batching: Batching, adjacency: Adjacency | None) -> Adjac
     return adjacency
 
 
-def _refuse_rho_with_poisson(budget: Budget, batching: Batching) -> None:
+def refuse_adaptive(schedule: Any) -> None:
+    if isinstance(schedule, schedules.ValidationDecay):
+        raise InvalidArgument(
+            "the noise of ValidationDecay is not known beforehand: make an apportion.AdaptivePlan of it"
+        )
+
+
+def refuse_rho_with_poisson(budget: Budget, batching: Batching) -> None:
     if budget.rho is not None and isinstance(batching, Poisson):
         raise InvalidArgument(
             "a rho budget takes no account of Poisson sampling: give epsilon and delta (--epsilon, --delta) instead"
         )
 
 
-def _spent(budget: Budget, event: Event, adjacency: Adjacency) -> float:
+def spent(budget: Budget, event: Event, adjacency: Adjacency) -> float:
     """What `event` spends, in the budget's own unit."""
     if budget.rho is not None:
         return rho_of(event, adjacency)
@@ -289,7 +324,7 @@ def _spent(budget: Budget, event: Event, adjacency: Adjacency) -> float:
 
 
 def _spent_without_amplification(budget: Budget, event: Event, adjacency: Adjacency) -> float:
-    """At least what `_spent` says, and quick."""
+    """At least what `spent` says, and quick."""
     if budget.rho is not None:
         return rho_of(event, adjacency)
     return accounting.unamplified_epsilon(event, budget.stated_delta, adjacency)

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from apportion import _checks
 from apportion.errors import RunError
 
-_WORD = 8  # bytes
-_CHUNK_WORDS = 1 << 17  # 1 MiB of key stream at a time stays in cache
+_ZEROS = bytes(1 << 20)  # encrypted to give the key stream, a piece that stays in cache at a time
 
 
 class RandomStream:
@@ -28,19 +27,24 @@ class RandomStream:
         """
         self.secure = seeded_for_research_only is None
         key = os.urandom(32) if seeded_for_research_only is None else _key_of_seed(seeded_for_research_only, start)
+        self.fingerprint = hashlib.sha256(b"apportion key fingerprint " + key).hexdigest()[:32]
         self._encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
         self._process = os.getpid()
 
     def words(self, count: int) -> NDArray[np.uint64]:
         """`count` uniform 64-bit words."""
+        words = np.empty(count, np.uint64)
+        self.fill(words.view(np.uint8))
+        return words
+
+    def fill(self, buffer: NDArray[np.uint8]) -> None:
+        """Overwrite `buffer` with uniform bytes."""
         if os.getpid() != self._process:
             raise RunError("a random stream must not be used in a forked process: it would repeat its parent's numbers")
-        words = np.empty(count, np.uint64)
-        zeros = bytes(_WORD * min(count, _CHUNK_WORDS))
-        for start in range(0, count, _CHUNK_WORDS):
-            stop = min(start + _CHUNK_WORDS, count)
-            words[start:stop] = np.frombuffer(self._encryptor.update(zeros[: _WORD * (stop - start)]), np.uint64)
-        return words
+        zeros = memoryview(_ZEROS)
+        for start in range(0, len(buffer), len(_ZEROS)):
+            piece = buffer[start : start + len(_ZEROS)]
+            self._encryptor.update_into(zeros[: len(piece)], piece)  # type: ignore[arg-type]  # takes any buffer
 
     def below(self, bound: int, count: int) -> NDArray[np.int64]:
         """`count` whole numbers, exactly uniform on 0 … bound − 1 (words past the last whole multiple are redrawn)."""
@@ -79,7 +83,7 @@ class RandomStream:
 
 
 def unit_interval(words: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Uniforms strictly inside (0, 1), from the upper 53 bits of each word, at the middles of the cells."""
+    """Uniforms in (0, 1], from the upper 53 bits of each word, at the middles of the cells (the last rounds up to 1)."""
     return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 

@@ -1,11 +1,13 @@
 """Noise schedules: epoch index (from 0) in, noise multiplier out. Pure and frozen: the same answer tomorrow.
 
+`ValidationDecay` is the adaptive one: the recorded public scores in, noise multiplier out, just as pure.
+
 A schedule may leave `sigma0` or `decay` unknown (None) for `apportion.solve` to find; calling such a schedule raises.
 To add a schedule: a frozen dataclass like those below, with its formula in `_sigma`, and its name in `PLAIN_KINDS`.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Protocol, Self
 
@@ -189,6 +191,61 @@ class Hold:
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, "schedule": self.schedule.to_json(), "start": self.start, "end": self.end}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationDecay:
+    """σ ← k·σ whenever the public validation score has stopped improving (k = `decay`).
+
+    The model is scored after every `every`-th epoch; S₀ = 0 stands for the untrained model and is the first score. Each
+    time the number of scores reaches a multiple of `period`, the mean of the last `window` of them is compared with the
+    mean at the check before (0 at first): an improvement of at most `threshold` lowers the noise. So with `every` = 1
+    a check falls just before the epochs number `period`, 2·`period`, … (counted from 1).
+
+    >>> decay = ValidationDecay(sigma0=10.0, decay=0.5, period=2, window=1)
+    >>> decay([]), decay([0.8]), decay([0.8, 0.8]), decay([0.8, 0.8, 0.8])
+    (10.0, 10.0, 10.0, 5.0)
+    """
+
+    kind: ClassVar[str] = "validation"
+    sigma0: float
+    decay: float
+    period: int
+    window: int = 5
+    threshold: float = 0.01
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sigma0", _checks.positive("sigma0", self.sigma0))
+        object.__setattr__(self, "decay", _checks.probability("decay", self.decay))
+        object.__setattr__(self, "threshold", _checks.number("threshold", self.threshold))
+        for name in ("period", "window", "every"):
+            object.__setattr__(self, name, _checks.count(name, getattr(self, name)))
+
+    def __call__(self, scores: Sequence[float]) -> float:
+        """The noise multiplier of the next epoch, given the scores so far (without S₀)."""
+        known = [0.0, *scores]
+        sigma, before = self.sigma0, 0.0
+        for count in range(self.period, len(known) + 1, self.period):
+            if count == 1:
+                continue  # S₀ alone is what the next check is compared with, not a check
+            recent = known[max(0, count - self.window) : count]
+            now = math.fsum(recent) / len(recent)
+            if now - before <= self.threshold:
+                sigma *= self.decay
+            before = now
+        return sigma
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind} | {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def from_json(cls, data: Any) -> "ValidationDecay":
+        """The inverse of `to_json`; unknown and missing fields are refused."""
+        expected = {"kind"} | {field.name for field in fields(cls)}
+        if not isinstance(data, Mapping) or set(data) != expected or data["kind"] != cls.kind:
+            raise InvalidArgument(f"a validation schedule must have the fields {sorted(expected)}, got {data!r:.200}")
+        return cls(**{name: value for name, value in data.items() if name != "kind"})
 
 
 PLAIN_KINDS: Mapping[str, type] = {

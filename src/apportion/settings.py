@@ -25,6 +25,8 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "optimizer": {"name": "optimizer", "lr": "lr", "momentum": "momentum"},
 }  # fmt: skip
 
+FILE = "settings.json"  # in a run directory: private, because it names the data file
+
 DATASETS = ("wisconsin",)
 ACTIVATIONS = ("relu", "tanh")
 OPTIMIZERS = ("sgd", "adam")
@@ -97,12 +99,14 @@ class Settings:
         return problems
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Ranges as a list, because their order is the order of the network's inputs, and objects are written sorted."""
+        ranges = [[name, low, high] for name, (low, high) in self.ranges.items()]
+        return {**asdict(self), "ranges": ranges}
 
 
 def from_json(data: Mapping[str, Any]) -> Settings:
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-    values["ranges"] = {name: (low, high) for name, (low, high) in data["ranges"].items()}
+    values["ranges"] = {name: (low, high) for name, low, high in data["ranges"]}
     return Settings(**values)
 
 

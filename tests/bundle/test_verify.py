@@ -9,7 +9,8 @@ from conftest import train
 
 import apportion as ap
 from apportion import canonical
-from apportion.bundle import card, files
+from apportion.bundle import files
+from apportion.bundle.derived import derived
 from apportion.errors import RunError, UnsafePublication
 
 NAMES = sorted([*files.LISTED, files.MANIFEST])
@@ -23,7 +24,7 @@ def problems(bundle: Path) -> str:
 
 def remanifest(bundle: Path) -> None:
     """What a forger would do: make the manifest fit the changed files."""
-    prints = {name: files.fingerprint(bundle / name) for name in files.LISTED}
+    prints = {p.name: files.fingerprint(p) for p in bundle.iterdir() if p.name not in (files.MANIFEST, files.SIGNATURE)}
     (bundle / files.MANIFEST).write_bytes(files.manifest_of(prints))
 
 
@@ -31,7 +32,8 @@ def edit_certificate(bundle: Path, **changes: object) -> None:
     path = bundle / files.CERTIFICATE
     certificate = json.loads(path.read_text()) | changes
     path.write_text(canonical.pretty(certificate))
-    (bundle / files.CARD).write_text(card.card(certificate, bundle.name))
+    for name, content in derived(certificate, None).items():
+        (bundle / name).write_bytes(content)
     remanifest(bundle)
 
 
@@ -111,7 +113,7 @@ def test_any_other_false_claim_is_caught(bundle: Path, changes: dict[str, object
     path = bundle / files.CERTIFICATE
     path.write_text(canonical.pretty(json.loads(path.read_text()) | changes))
     remanifest(bundle)
-    assert problems(bundle).startswith("claims:")
+    assert problems(bundle).startswith(("claims:", "certificate-format:"))
 
 
 @pytest.mark.parametrize("value", ["2", None, True, [], {}], ids=str)
@@ -119,7 +121,7 @@ def test_epsilon_of_a_wrong_type_is_refused(bundle: Path, value: object) -> None
     path = bundle / files.CERTIFICATE
     path.write_text(canonical.pretty(json.loads(path.read_text()) | {"epsilon": value}))
     remanifest(bundle)
-    assert "must be a number" in problems(bundle)
+    assert problems(bundle).startswith("certificate-format: certificate.epsilon:")
 
 
 @pytest.mark.parametrize("name", [files.LEDGER, files.CERTIFICATE, files.PLAN, files.WEIGHTS])
@@ -158,7 +160,7 @@ def test_links_and_directories_are_refused(bundle: Path, tmp_path: Path) -> None
     (bundle / files.CARD).rename(tmp_path / "card")
     (bundle / files.CARD).symlink_to(tmp_path / "card")
     assert "not a regular file" in problems(bundle)
-    assert "not a directory" in problems(tmp_path / "nowhere")
+    assert "neither a directory nor an archive" in problems(tmp_path / "nowhere")
 
 
 def test_publish_never_overwrites(run: ap.training.FinishedRun, tmp_path: Path) -> None:

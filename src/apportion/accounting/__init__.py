@@ -3,6 +3,7 @@
 To add an accountant: one file with one class that prices one leaf, and its name in `PROVEN` or `COMPARED`.
 """
 
+from functools import lru_cache
 from typing import Any
 
 from apportion.accounting.accountant import Accountant, Cost, Guarantee, Interval, walk
@@ -44,15 +45,26 @@ PROVEN: tuple[type[Accountant[Any]], ...] = (Gaussian, LossDistribution, Renyi, 
 COMPARED: tuple[type[Accountant[Any]], ...] = (Moments, StrongComposition, PaperEstimate)
 
 
+# A plan is priced when it is made and again when it is certified: the same event, and pricing may take seconds.
+@lru_cache(maxsize=16)
 def guarantees(
-    event: Event, delta: float, adjacency: Adjacency, accountants: tuple[type[Accountant[Any]], ...] = PROVEN
+    event: Event,
+    delta: float,
+    adjacency: Adjacency,
+    accountants: tuple[type[Accountant[Any]], ...] = PROVEN,
+    lower_bounds: bool = True,
 ) -> tuple[Guarantee, ...]:
-    """What each accountant that prices every part of `event` says, smallest ε first."""
+    """What each accountant that prices every part of `event` says, smallest ε first.
+
+    Without `lower_bounds` nothing says how tight a bound is, and pricing takes half as long.
+    """
     found = []
     refusals = []
     for accountant in accountants:
         try:
-            found.append(accountant(adjacency).guarantee(event, delta))
+            skipped = accountant is LossDistribution and not lower_bounds
+            ready = LossDistribution(adjacency, lower_bound=False) if skipped else accountant(adjacency)
+            found.append(ready.guarantee(event, delta))
         except UnpricedEvent as refusal:
             refusals.append(str(refusal))
     if not found:

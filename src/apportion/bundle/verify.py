@@ -1,20 +1,24 @@
-"""Verification: everything a bundle claims, recomputed from its ledger. Needs neither the data nor PyTorch."""
+"""Verification: everything a bundle claims, recomputed from its ledger. Needs neither the data nor PyTorch.
 
-import math
-import stat
-from collections.abc import Callable
+The reader is suspicious: known names, regular files, bounded sizes, strict JSON, known formats. Nothing that is read is
+executed or unpickled. All checks that can run do run, so that one reading tells everything that is wrong.
+"""
+
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from apportion import canonical, ledger
-from apportion.bundle import card, files
-from apportion.certificate import CLAIM_TOLERANCE, Certificate, certify
+from apportion.bundle import claims, derived, files, limits, model, read, signing, tensors
+from apportion.certificate import Certificate
 from apportion.errors import ApportionError, BundleError
 from apportion.ledger import Ledger
 
-MAX_TEXT_BYTES = {files.LEDGER: 1 << 28}
-MAX_OTHER_TEXT_BYTES = 1 << 24
+T = TypeVar("T")
+_MOST_WORDS = 600
+_ONNX_START = b"\x08"  # the tag of its first field; pickles, archives and programs begin otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +35,13 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
+    """The checks in the order in which they ran. `signed_by` is a valid signature's public key, trusted or not."""
+
     checks: tuple[Check, ...]
     certificate: dict[str, Any] | None
     recomputed_epsilon: float | None
+    signed_by: str | None
+    has_onnx: bool = False
 
     @property
     def verified(self) -> bool:
@@ -44,100 +52,168 @@ class Verification:
         return tuple(f"{check.name}: {check.problem}" for check in self.checks if not check.holds)
 
     def to_json(self) -> dict[str, Any]:
-        claimed = self.certificate or {}
+        claimed = self.certificate if self.verified and self.certificate else {}
+        stated = ("epsilon", "delta", "adjacency", "unit", "accountant", "publication")
         return {
             "verified": self.verified,
             "checks": [{"name": check.name, "holds": check.holds, "problem": check.problem} for check in self.checks],
-            "epsilon": claimed.get("epsilon") if self.verified else None,
-            "delta": claimed.get("delta") if self.verified else None,
+            **{name: claimed.get(name) for name in stated},
             "recomputed_epsilon": self.recomputed_epsilon,
-            "unsafe": claimed.get("unsafe", []) if self.verified else [],
+            "signed_by": self.signed_by,
+            "unsafe": claimed.get("unsafe", []),
         }
 
 
-def verify(bundle: str | Path) -> Verification:
-    """Check every byte, chain link, claim and plan of the bundle.
+class Checks:
+    """Runs checks by name; a check that raises has failed, whatever it raises: the input is a stranger's."""
 
-    Guarantees: consistency, by recomputation. Not: who made the bundle, or that the recorded code ran.
-    """
-    bundle = Path(bundle)
-    checks: list[Check] = []
+    def __init__(self) -> None:
+        self.done: list[Check] = []
 
-    def run(name: str, check: Callable[[], Any]) -> Any:
+    def run(self, name: str, check: Callable[[], T]) -> T | None:
         """The value of `check`, or None with the reason noted; later checks that need it are then left out."""
         try:
             value = check()
+        except limits.TooSlow:
+            raise
         except (ApportionError, OSError) as error:
-            checks.append(Check(name=name, problem=str(error) or type(error).__name__))
+            self.done.append(Check(name=name, problem=_shortened(str(error)) or type(error).__name__))
             return None
-        checks.append(Check(name=name, problem=""))
+        except (Exception, RecursionError, MemoryError) as error:
+            reason = f"cannot be checked: {type(error).__name__}: {error}"
+            self.done.append(Check(name=name, problem=_shortened(reason)))
+            return None
+        self.done.append(Check(name=name, problem=""))
         return value
 
-    read = run("files", lambda: _read_files(bundle))
-    if read is None:
-        return Verification(checks=tuple(checks), certificate=None, recomputed_epsilon=None)
-    contents, fingerprints = read
-    run("manifest", lambda: _check_manifest(contents[files.MANIFEST], fingerprints))
-    recorded = run("ledger", lambda: ledger.parse(contents[files.LEDGER]))
-    claimed = run("certificate-format", lambda: _object(contents[files.CERTIFICATE], files.CERTIFICATE))
-    recomputed: Certificate | None = None
-    if recorded is not None:
-        run("plan", lambda: _check_plan(contents[files.PLAN], recorded))
-        run("weights", lambda: _check_weights(fingerprints[files.WEIGHTS], recorded))
-        recomputed = run("accounting", lambda: certify(recorded))
-    if recomputed is not None and claimed is not None:
-        certificate = recomputed
-        if run("claims", lambda: _check_claims(claimed, certificate)) is not None:
-            run("card", lambda: _check_card(contents[files.CARD], claimed))
+
+def verify(bundle: Path | str, *, strict: bool = False, trusted: Collection[str] = ()) -> Verification:
+    """Check every byte, chain link, claim and plan of the bundle, a directory or an archive.
+
+    `strict` fails bundles that are marked unsafe. `trusted` are public keys (64 hexadecimal digits), one of which must
+    have signed.
+
+    Guarantees: consistency, by recomputation; with `trusted`, who made the bundle. Not: that the recorded code ran.
+    """
+    checks = Checks()
+    try:
+        found = _verify(Path(bundle), checks, strict, trusted)
+    except limits.TooSlow as slow:
+        checks.done.append(Check(name="time", problem=str(slow)))
+        found = (None, None, None)
+    claimed, recomputed, signer = found
     return Verification(
-        checks=tuple(checks),
+        checks=tuple(checks.done),
         certificate=claimed,
-        recomputed_epsilon=recomputed.guarantee.epsilon if recomputed else None,
+        recomputed_epsilon=None if recomputed is None else recomputed.guarantee.epsilon,
+        signed_by=signer,
+        has_onnx=any(check.name == "onnx" for check in checks.done),
     )
 
 
-def _read_files(bundle: Path) -> tuple[dict[str, bytes], dict[str, dict[str, Any]]]:
-    """The texts, and the fingerprint of every file; weights are never held in memory."""
-    if not bundle.is_dir():
-        raise BundleError(f"{bundle} is not a directory")
-    found = {entry.name for entry in bundle.iterdir()}
-    expected = {*files.LISTED, files.MANIFEST}
-    if found != expected:
-        missing, extra = sorted(expected - found), sorted(found - expected)
-        raise BundleError(f"a bundle holds exactly {sorted(expected)}; missing: {missing}, unexpected: {extra}")
-    texts, fingerprints = {}, {}
-    for name in sorted(expected):
-        status = (bundle / name).lstat()
-        if not stat.S_ISREG(status.st_mode):
-            raise BundleError(f"{name} is not a regular file")
-        if name != files.WEIGHTS:
-            if status.st_size > MAX_TEXT_BYTES.get(name, MAX_OTHER_TEXT_BYTES):
-                raise BundleError(f"{name} is too large ({status.st_size} bytes)")
-            texts[name] = (bundle / name).read_bytes()
-        fingerprints[name] = files.fingerprint(bundle / name)
-    return texts, fingerprints
+def _verify(
+    bundle: Path, checks: Checks, strict: bool, trusted: Collection[str]
+) -> tuple[dict[str, Any] | None, Certificate | None, str | None]:
+    contents = checks.run("files", lambda: _read(bundle))
+    if contents is None:
+        return None, None, None
+    texts = contents.texts
+    checks.run("manifest", lambda: check_manifest(contents))
+    signer = _check_signature(checks, texts, trusted)
+    header = checks.run("weights-format", lambda: _read_weights(bundle, contents))
+    recorded = checks.run("ledger", lambda: _read_ledger(texts[files.LEDGER]))
+    claimed = checks.run("certificate-format", lambda: claims.parse(texts[files.CERTIFICATE]))
+    described: dict[str, Any] | None = None
+    if files.MODEL in texts and recorded is not None and header is not None:
+        described = checks.run("model", lambda: _check_model(texts[files.MODEL], recorded, header))
+    if files.ONNX in contents.fingerprints or (described is not None and described["onnx"] is not None):
+        checks.run("onnx", lambda: _check_onnx(bundle, contents, described))
+    recomputed = None
+    if recorded is not None:
+        checks.run("plan", lambda: _check_plan(texts[files.PLAN], recorded))
+        checks.run("weights", lambda: _check_weights(contents.fingerprints[files.WEIGHTS], recorded))
+        recomputed = checks.run("accounting", lambda: claims.recompute(recorded, claimed))
+    if recomputed is not None and claimed is not None:
+        if checks.run("claims", lambda: claims.check(claimed, recomputed)):
+            for name, check in _DERIVED.items():
+                checks.run(check, partial(_check_derived, name, texts[name], claimed, described))
+        if strict:
+            checks.run("safe", lambda: _check_safe(recomputed))
+    return claimed, recomputed, signer
 
 
-def _check_manifest(data: bytes, fingerprints: dict[str, dict[str, Any]]) -> None:
-    manifest = files.read_manifest(data)
-    listed = {name: entry for name, entry in fingerprints.items() if name != files.MANIFEST}
-    for name, entry in listed.items():
-        if not isinstance(manifest["files"], dict) or manifest["files"].get(name) != entry:
-            raise BundleError(f"{name} is not the file that the manifest lists")
-    if manifest["files"] != listed:
+_DERIVED = {
+    files.CARD: "card",
+    files.WORDS: "words",
+    files.NOISE: "noise-picture",
+    files.TRADE_OFF: "trade-off-picture",
+}
+
+
+def _read(bundle: Path) -> read.Contents:
+    with read.opened(bundle) as source:
+        return read.read_all(source)
+
+
+def check_manifest(contents: read.Contents) -> None:
+    """Every file is the one that the manifest lists, and the manifest lists every file."""
+    listed = files.read_manifest(contents.texts[files.MANIFEST])["files"]
+    listable = (*files.LISTED, *files.LISTED_IF_THERE)
+    present = {name: entry for name, entry in contents.fingerprints.items() if name in listable}
+    changed = sorted(name for name, entry in present.items() if listed.get(name) != entry)
+    if changed:
+        raise BundleError(f"not the files that the manifest lists: {', '.join(changed)}")
+    if listed != present:
         raise BundleError("the manifest lists other files than the bundle holds")
 
 
-def _object(data: bytes, name: str) -> dict[str, Any]:
-    value = canonical.loads(data)
-    if not isinstance(value, dict):
-        raise BundleError(f"{name} must hold a JSON object")
-    return value
+def _check_signature(checks: Checks, texts: dict[str, bytes], trusted: Collection[str]) -> str | None:
+    """Only present if the bundle is signed, or ought to be."""
+    signer = None
+    if files.SIGNATURE in texts:
+        signer = checks.run("signature", lambda: signing.check(texts[files.SIGNATURE], texts[files.MANIFEST]))
+    if trusted:
+        checks.run("trusted", lambda: _check_trusted(signer, trusted))
+    return signer
+
+
+def _check_trusted(signer: str | None, trusted: Collection[str]) -> None:
+    if signer is None:
+        raise BundleError("the bundle carries no valid signature, but one by a trusted key was asked for")
+    if signer not in trusted:
+        raise BundleError(f"signed by {signer}, which is not a trusted key")
+
+
+def _read_weights(bundle: Path, contents: read.Contents) -> dict[str, tensors.Tensor]:
+    with read.opened(bundle) as source, source.open(files.WEIGHTS) as file:
+        return tensors.read_header(file, contents.fingerprints[files.WEIGHTS]["bytes"])[0]
+
+
+@lru_cache(maxsize=2)
+def _read_ledger(data: bytes) -> Ledger:
+    limits.refuse_absurd(data)
+    return ledger.parse(data)
+
+
+def _check_model(data: bytes, recorded: Ledger, header: dict[str, tensors.Tensor]) -> dict[str, Any]:
+    described = model.parse(data)
+    model.check_against(described, recorded.declared, header)
+    return described
+
+
+def _check_onnx(bundle: Path, contents: read.Contents, described: dict[str, Any] | None) -> None:
+    """Its bytes are the manifest's business; what it computes can not be checked here, and is not used here."""
+    signature = None if described is None else described["onnx"]
+    if (files.ONNX in contents.fingerprints) != (signature is not None):
+        raise BundleError("model.onnx and its signature in model.json must come together")
+    if signature is not None:
+        with read.opened(bundle) as source, source.open(files.ONNX) as file:
+            if file.read(1) != _ONNX_START:
+                raise BundleError("model.onnx does not begin as an ONNX file does")
 
 
 def _check_plan(data: bytes, recorded: Ledger) -> None:
-    if canonical.dumps(_object(data, files.PLAN)) != canonical.dumps(recorded.plan.to_json()):
-        raise BundleError("plan.json is not the plan in the ledger's first line")
+    _check_same(files.PLAN, data, canonical.pretty(recorded.plan.to_json()).encode())
 
 
 def _check_weights(fingerprint: dict[str, Any], recorded: Ledger) -> None:
@@ -147,67 +223,21 @@ def _check_weights(fingerprint: dict[str, Any], recorded: Ledger) -> None:
         raise BundleError("model.safetensors is not the file whose hash the ledger released")
 
 
-def _check_claims(claimed: dict[str, Any], recomputed: Certificate) -> dict[str, Any]:
-    """The certificate itself, once every field of it has been found to follow from the ledger."""
-    own = recomputed.to_json()
-    claims = _epsilons(claimed)
-    bounds = {guarantee.accountant: guarantee.epsilon for guarantee in recomputed.guarantees}
-    bounds["claimed"] = recomputed.guarantee.epsilon
-    for accountant, epsilon in claims.items():
-        if accountant not in bounds:
-            raise BundleError(f"the accountant {accountant!r:.40} is not valid for this ledger")
-        if not epsilon >= bounds[accountant] * (1 - CLAIM_TOLERANCE):
-            raise BundleError(
-                f"epsilon = {epsilon:g} is claimed ({accountant}), but the ledger costs {bounds[accountant]:g}"
-            )
-    if claimed.get("accountant") not in claims:
-        raise BundleError("the claimed accountant is not among the listed guarantees")
-    for name in sorted(set(own) | set(claimed)):
-        if name in ("epsilon", "accountant", "guarantees"):
-            continue  # compared as bounds above
-        if name == "rho":
-            if not _number(claimed.get("rho"), "rho") >= own["rho"] * (1 - CLAIM_TOLERANCE):
-                raise BundleError(f"rho = {claimed.get('rho')} is claimed, but the ledger costs {own['rho']}")
-        elif name == "sigmas":
-            _check_sigmas(claimed.get("sigmas"), own["sigmas"])
-        elif name not in own or name not in claimed or claimed[name] != own[name]:
-            raise BundleError(f"the certificate's {name} is not what follows from the ledger")
-    return claimed
+def _check_derived(name: str, found: bytes, claimed: dict[str, Any], described: dict[str, Any] | None) -> None:
+    _check_same(name, found, derived.derived(claimed, described)[name])
 
 
-def _epsilons(claimed: dict[str, Any]) -> dict[str, float]:
-    """Every ε that the certificate states, by accountant; the headline under "claimed"."""
-    listed = claimed.get("guarantees")
-    if not isinstance(listed, list) or not listed:
-        raise BundleError("the certificate lists no guarantees")
-    epsilons = {"claimed": _number(claimed.get("epsilon"), "epsilon")}
-    for entry in listed:
-        if not isinstance(entry, dict) or set(entry) != {"accountant", "epsilon", "status"}:
-            raise BundleError("a guarantee has exactly the fields accountant, epsilon and status")
-        if entry["status"] != "proven" or not isinstance(entry["accountant"], str) or entry["accountant"] == "claimed":
-            raise BundleError(f"not a proven guarantee: {entry!r:.100}")
-        epsilons[entry["accountant"]] = _number(entry["epsilon"], "epsilon")
-    return epsilons
+def _check_same(name: str, found: bytes, expected: bytes) -> None:
+    if found != expected:
+        source = "ledger" if name == files.PLAN else "certificate"
+        raise BundleError(f"{name} is not the one that follows from the {source}")
 
 
-def _check_sigmas(claimed: Any, own: list[float]) -> None:
-    if not isinstance(claimed, list) or len(claimed) != len(own):
-        raise BundleError("the certificate's sigmas are not one per slot of the plan")
-    for found, expected in zip(claimed, own, strict=True):
-        if abs(_number(found, "sigma") - expected) > ledger.SIGMA_TOLERANCE * expected:
-            raise BundleError(f"the certificate's sigma {found!r:.40} is not the plan's {expected!r}")
+def _check_safe(recomputed: Certificate) -> None:
+    if recomputed.unsafe:
+        raise BundleError("; ".join(recomputed.unsafe))
 
 
-def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise BundleError(f"the certificate's {name} must be a number, got {value!r:.40}")
-    return float(value)
-
-
-def _check_card(data: bytes, claimed: dict[str, Any]) -> None:
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        raise BundleError("README.md is not UTF-8 text") from None
-    if text.count(card.BEGIN) != 1 or card.privacy_section(claimed) not in text:
-        raise BundleError("the privacy section of README.md is not the one that follows from the certificate")
+def _shortened(text: str) -> str:
+    line = "".join(character if character.isprintable() else " " for character in text)
+    return line if len(line) <= _MOST_WORDS else line[: _MOST_WORDS - 1] + "…"

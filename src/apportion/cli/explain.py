@@ -14,7 +14,7 @@ from apportion.bundle.files import LEDGER
 from apportion.certificate import certify
 from apportion.cli import options as o
 from apportion.cli import output
-from apportion.errors import BundleError, InvalidArgument
+from apportion.errors import BundleError, InvalidArgument, UnpricedEvent
 
 
 def explain(
@@ -53,8 +53,13 @@ def _read(bundle: Path | None, epsilon: float | None, delta: float | None) -> tu
     if not result.verified:
         raise BundleError(f"{bundle} does not verify, so there is nothing to explain:\n" + "\n".join(result.problems))
     certificate = certify(ledger.read(bundle / LEDGER))
-    event, adjacency = certificate.ledger.certified_event, certificate.adjacency
-    found = interpretation.profile_of_event(event, adjacency, certificate.epsilon, certificate.delta)
+    try:
+        event = certificate.ledger.certified_event
+    except UnpricedEvent:  # adaptive noise: only the cap holds
+        found = interpretation.profile_of_pair(certificate.epsilon, certificate.delta)
+    else:
+        adjacency = certificate.adjacency
+        found = interpretation.profile_of_event(event, adjacency, certificate.epsilon, certificate.delta)
     return found, certificate.epsilon, certificate.delta
 
 

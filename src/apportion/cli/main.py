@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import apportion
-from apportion.cli import account, explain, plan, publish, status, train, verify
+from apportion.cli import account, explain, keygen, plan, predict, publish, report, status, train, verify
 from apportion.cli.output import complain
 from apportion.errors import ApportionError, BudgetExhausted
 
@@ -14,7 +14,8 @@ app = typer.Typer(
     name="apportion",
     help="Train PyTorch models under a privacy budget and publish them with a guarantee that a stranger can check.\n\n"
     "The usual way: `plan` what a budget buys, `train` within it, `publish` the result; whoever receives it runs "
-    "`verify`. `account` prices any setting, `explain` says what a guarantee means, `status` looks into a run.",
+    "`verify` and `predict`. `account` prices any setting, `explain` says what a guarantee means, `status` and "
+    "`report` look into a run, `keygen` makes a key to sign with.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -24,9 +25,12 @@ for verb in (
     account.account,
     train.train,
     status.status,
+    report.report,
     publish.publish,
     verify.verify,
+    predict.predict,
     explain.explain,
+    keygen.keygen,
 ):
     app.command()(verb)
 

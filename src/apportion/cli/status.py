@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from apportion import ledger
+from apportion.adaptive import most_slots
 from apportion.bundle.files import LEDGER
 from apportion.certificate import certify
 from apportion.cli import options as o
@@ -32,13 +33,14 @@ def describe(run: Path) -> dict[str, Any]:
     if not path.is_file():
         raise RunError(f"{run} is not a run directory: it holds no {LEDGER}")
     content = path.read_bytes()
-    recorded = ledger.parse_whole_lines(content)
-    torn = not content.endswith(b"\n")
-    slots = len(recorded.plan.slots)
+    whole, torn = ledger.intact_part(content)
+    recorded = ledger.parse(whole)
+    slots = most_slots(recorded.plan)
+    used = recorded.used_slots + bool(torn and not recorded.released)
     data = {
         "run": str(run),
         "slots": slots,
-        "slots_used": min(slots, recorded.used_slots + (torn and not recorded.released)),
+        "slots_used": used if slots is None else min(slots, used),
         "finished": recorded.released,
         "resumable": not recorded.released,
         "randomness": recorded.randomness,

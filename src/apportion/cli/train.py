@@ -1,8 +1,12 @@
 """`apportion train`: a private run on a table."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import typer
 
 from apportion import settings as all_settings
 from apportion.cli import options as o
@@ -83,8 +87,19 @@ def train(
     assert out is not None
     tabular = _tabular()
     output.note(plan_verb.guarantee_in_words(job.plan))
-    tabular.train_job(job, out, progress=not as_json, seeded_for_research_only=seeded_for_research_only)
+    with _resumable(out):
+        tabular.train_job(job, out, progress=not as_json, seeded_for_research_only=seeded_for_research_only)
     _show_finished(out, as_json)
+
+
+@contextmanager
+def _resumable(run: Path) -> Iterator[None]:
+    """Say, upon Ctrl-C, how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        output.complain(f"interrupted; what was spent is on record. Continue with: apportion train --resume {run}")
+        raise typer.Exit(130) from None
 
 
 def _tabular() -> Any:
@@ -110,7 +125,8 @@ def _resume(run: Path, seed: int | None, as_json: bool) -> None:
     tabular = _tabular()
     chosen, holdout = tabular.load_settings(run)
     job = _job(chosen, holdout)
-    tabular.train_job(job, run, progress=not as_json, seeded_for_research_only=seed, resume=True)
+    with _resumable(run):
+        tabular.train_job(job, run, progress=not as_json, seeded_for_research_only=seed, resume=True)
     _show_finished(run, as_json)
 
 

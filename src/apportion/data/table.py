@@ -69,15 +69,32 @@ def prepare(table: Table, declared: Declared) -> tuple[Dataset, int]:
     if problems:
         raise ConfigError(problems)
     targets = _labels(table.columns[declared.target], declared, problems)
+    inputs, clipped = _scaled(table, declared.ranges, problems)
+    if problems:
+        raise DataError("\n".join(problems))
+    return Dataset(inputs=inputs, targets=targets, features=tuple(declared.ranges), classes=declared.classes), clipped
+
+
+def prepare_features(table: Table, ranges: Mapping[str, tuple[float, float]]) -> tuple[NDArray[np.float64], int]:
+    """Inputs alone, scaled as in training, for a table that may hold other columns besides; and how many were clipped."""
+    problems = [f"there is no column {name!r}; the model needs it" for name in ranges if name not in table.columns]
+    if problems:
+        raise DataError("\n".join(problems))
+    inputs, clipped = _scaled(table, ranges, problems)
+    if problems:
+        raise DataError("\n".join(problems))
+    return inputs, clipped
+
+
+def _scaled(
+    table: Table, ranges: Mapping[str, tuple[float, float]], problems: list[str]
+) -> tuple[NDArray[np.float64], int]:
     columns, clipped = [], 0
-    for name, (low, high) in declared.ranges.items():
+    for name, (low, high) in ranges.items():
         values = _numbers(name, table.columns[name], problems)
         clipped += int(np.count_nonzero((values < low) | (values > high)))
         columns.append(2 * (np.clip(values, low, high) - low) / (high - low) - 1)
-    if problems:
-        raise DataError("\n".join(problems))
-    inputs = np.stack(columns, axis=1)
-    return Dataset(inputs=inputs, targets=targets, features=tuple(declared.ranges), classes=declared.classes), clipped
+    return np.stack(columns, axis=1), clipped
 
 
 def _undeclared(table: Table, declared: Declared) -> list[str]:

@@ -13,6 +13,7 @@ from apportion.data.dataset import Dataset
 from apportion.data.table import Declared, prepare, read_table
 
 TRAIN, TEST = 560, 123
+TARGET = "class"
 CLASSES = ("benign", "malignant")
 RANGE = (1.0, 10.0)
 
@@ -26,8 +27,8 @@ def wisconsin() -> tuple[Dataset, Dataset]:
     with as_file(files("apportion.data") / "wisconsin.csv") as path:
         table = read_table(path)
     complete = np.array([all(row) for row in zip(*table.columns.values(), strict=True)])
-    features = tuple(name for name in table.columns if name != "class")
-    declared = Declared(target="class", classes=CLASSES, ranges=dict.fromkeys(features, RANGE))
+    features = tuple(name for name in table.columns if name != TARGET)
+    declared = Declared(target=TARGET, classes=CLASSES, ranges=dict.fromkeys(features, RANGE))
     dataset, _ = prepare(table.select(complete), declared)
     index = np.arange(TRAIN + TEST)
     test = TEST * (index + 1) // (TRAIN + TEST) > TEST * index // (TRAIN + TEST)

@@ -1,9 +1,11 @@
 """What mixes examples is refused, with the replacement named; found by type and by experiment on random data."""
 
 import copy
+import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -17,6 +19,7 @@ OptimizerFactory = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimize
 # What differs by more than this, relatively, was not caused by rounding.
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 _EXAMPLES = 5
+_SEEDS = 3
 
 
 def check_model(model: torch.nn.Module, loss: PerExampleLoss, inputs: Tensor, targets: Tensor) -> None:
@@ -45,7 +48,13 @@ def make_optimizer(factory: OptimizerFactory, model: torch.nn.Module) -> torch.o
     given = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     known = {id(parameter) for parameter in parameters.values()}
     if given - known:
-        reasons.append("the optimizer updates parameters that are not trainable parameters of this model")
+        shapes = ", ".join(
+            str(tuple(p.shape)) for group in optimizer.param_groups for p in group["params"] if id(p) not in known
+        )
+        reasons.append(
+            f"the optimizer updates parameters that are not trainable parameters of this model (shapes {shapes:.200}): make "
+            "it from the parameters that it is given"
+        )
     reasons += [
         f"parameter {name} is not in the optimizer: freeze it with requires_grad_(False), or give it to the optimizer"
         for name, parameter in parameters.items()
@@ -80,48 +89,104 @@ def _found_by_experiment(model: torch.nn.Module, loss: PerExampleLoss, inputs: T
 
 
 def _experiment(model: torch.nn.Module, loss: PerExampleLoss, inputs: Tensor, targets: Tensor) -> list[str]:
-    with _isolated(model), torch.no_grad():
-        return _changing_buffers(model, inputs) + _mixing(model, loss, inputs, targets)
+    with isolated(model), torch.no_grad():
+        examples, labels = random_examples(model, inputs, targets)
+        return (
+            _changing_buffers(model, examples)
+            + _mixing(model, loss, examples, labels, random_examples(model, inputs, targets, seed=5)[0])
+            + _remembering(model, loss, examples, labels)
+        )
 
 
-def _changing_buffers(model: torch.nn.Module, inputs: Tensor) -> list[str]:
+def _changing_buffers(model: torch.nn.Module, examples: Tensor) -> list[str]:
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    model(_random_like(inputs, model, seed=1))
+    model(examples)
     changed = [n for n, b in model.named_buffers() if n not in before or not torch.equal(b, before[n])]
     return [
         f"buffer {name} changes in the forward pass, outside the private path: make it constant" for name in changed
     ]
 
 
-def _mixing(model: torch.nn.Module, loss: PerExampleLoss, inputs: Tensor, targets: Tensor) -> list[str]:
-    """Change one example's input, then its target, then leave one out: no other example's loss may move."""
-    examples, others = _random_like(inputs, model, seed=1), _random_like(inputs, model, seed=2)
-    outputs = model(examples)
-    labels = _random_targets(targets, outputs, seed=3)
+def _mixing(
+    model: torch.nn.Module, loss: PerExampleLoss, examples: Tensor, labels: Tensor, others: Tensor
+) -> list[str]:
+    """Change each example's input in turn, then its target, then leave one out: no other example's loss may move.
 
-    def losses(x: Tensor, y: Tensor, seed: int = 0) -> Tensor:
-        torch.manual_seed(seed)  # the same dropout masks in every experiment
+    Each under several seeds: a model that mixes at random may happen to leave an example alone under one of them.
+    """
+    found: set[str] = set()
+
+    def losses(x: Tensor, y: Tensor, seed: int) -> Tensor:
+        seed_everything(seed)  # the same dropout masks in every experiment
         return loss(model(x), y)
 
-    reference = losses(examples, labels)
-    changed_input, changed_target = examples.clone(), labels.clone()
-    changed_input[0] = others[0]
-    changed_target[0] = 1 - labels[0]
-    experiments = {
-        "another example's input": losses(changed_input, labels)[1:] - reference[1:],
-        "another example's target": losses(examples, changed_target)[1:] - reference[1:],
-    }
-    random_forward = not torch.equal(losses(examples, labels, seed=1), reference)
-    if not random_forward:  # with dropout active, a smaller batch would draw other masks
-        experiments["the size of the batch"] = losses(examples[1:], labels[1:]) - reference[1:]
-    scale = float(reference.abs().max()) + 1e-12
-    tolerance = _TOLERANCE.get(reference.dtype, 1e-2)
+    for seed in range(_SEEDS):
+        reference = losses(examples, labels, seed)
+        allowed = _TOLERANCE.get(reference.dtype, 1e-2) * (float(reference.abs().max()) + 1e-12)
+
+        def differs(values: Tensor, expected: Tensor, allowed: float = allowed) -> bool:
+            return not float((values - expected).abs().max()) <= allowed
+
+        if differs(losses(examples, labels, seed), reference):
+            return ["the loss of the same examples differs from one evaluation to the next under the same random seeds"]
+        for i in range(len(examples)):
+            others_than_i = torch.arange(len(examples)) != i
+            changed_input, changed_target = examples.clone(), labels.clone()
+            changed_input[i], changed_target[i] = others[i], 1 - labels[i]
+            if differs(losses(changed_input, labels, seed)[others_than_i], reference[others_than_i]):
+                found.add("another example's input")
+            if differs(losses(examples, changed_target, seed)[others_than_i], reference[others_than_i]):
+                found.add("another example's target")
+    # With dropout active, a smaller batch would draw other masks.
+    if is_repeatable(model, examples) and differs(losses(examples[1:], labels[1:], seed), reference[1:]):
+        found.add("the size of the batch")
     return [
         f"an example's loss depends on {what}: every example's loss must be a function of that example alone "
         "(no batch statistics, no mixup, no contrastive or batch-averaged losses)"
-        for what, difference in experiments.items()
-        if not float(difference.abs().max()) <= tolerance * scale
+        for what in sorted(found)
     ]
+
+
+def _remembering(model: torch.nn.Module, loss: PerExampleLoss, examples: Tensor, labels: Tensor) -> list[str]:
+    """Whether a forward pass leaves a trace of its batch that later losses depend on."""
+    try:
+        copies = copy.deepcopy(model), copy.deepcopy(model)
+    except Exception:  # cannot be copied: buffers and parameters were checked
+        return []
+    later = []
+    for seed, one in enumerate(copies):
+        seed_everything(0)
+        one(examples if seed == 0 else -examples if examples.is_floating_point() else 1 - examples)
+        seed_everything(1)
+        later.append(loss(one(examples), labels))
+    allowed = _TOLERANCE.get(later[0].dtype, 1e-2) * (float(later[0].abs().max()) + 1e-12)
+    if float((later[0] - later[1]).abs().max()) <= allowed:
+        return []
+    return ["the model remembers earlier batches outside its parameters and buffers, and so outside the private path"]
+
+
+def is_repeatable(model: torch.nn.Module, examples: Tensor) -> bool:
+    """Whether the forward pass draws no random numbers."""
+    outputs = []
+    with torch.no_grad():
+        for seed in (0, 1):
+            seed_everything(seed)
+            outputs.append(model(examples))
+    return torch.equal(*outputs)
+
+
+def random_examples(model: torch.nn.Module, inputs: Tensor, targets: Tensor, seed: int = 1) -> tuple[Tensor, Tensor]:
+    """A few random examples of the data's shapes and types, in the model's precision."""
+    examples = _random_like(inputs, model, seed)
+    with torch.no_grad():
+        return examples, _random_targets(targets, model(examples), seed + 100)
+
+
+def seed_everything(seed: int) -> None:
+    """Within `isolated` only: what a model may draw from."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
 
 
 def _random_like(inputs: Tensor, model: torch.nn.Module, seed: int) -> Tensor:
@@ -147,13 +212,16 @@ def _place(model: torch.nn.Module) -> tuple[torch.device, torch.dtype]:
 
 
 @contextmanager
-def _isolated(model: torch.nn.Module) -> Iterator[None]:
-    """Leave the global random state and the model's buffers as they were."""
+def isolated(model: torch.nn.Module) -> Iterator[None]:
+    """Leave the global random states and the model's buffers as they were."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    numpy_state, python_state = np.random.get_state(), random.getstate()
     with torch.random.fork_rng():
         try:
             yield
         finally:
+            np.random.set_state(numpy_state)
+            random.setstate(python_state)
             for name, buffer in model.named_buffers():
                 if name in buffers:
                     buffer.copy_(buffers[name])

@@ -10,37 +10,39 @@
 It ends by itself when the plan's epochs are done; leaving the `with` block releases the weights.
 """
 
-import json
+import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import torch
 from torch import Tensor
 
-from apportion import canonical, durable, ledger
-from apportion.bundle import write
-from apportion.bundle.files import LEDGER, PLAN, WEIGHTS
+from apportion import ledger
+from apportion._version import VERSION
+from apportion.adaptive import Plan
+from apportion.bundle.files import LEDGER
 from apportion.certificate import Certificate, certify
-from apportion.errors import BatchMisused, RunError
-from apportion.ledger import LedgerWriter
-from apportion.plan import NonPrivatePlan, Plan, Slot
+from apportion.errors import BatchMisused, BudgetExhausted, RunError
+from apportion.plan import NonPrivatePlan, Slot
+from apportion.public import PaidLooks, Public
 from apportion.randomness import RandomStream
-from apportion.training import checkpoint, compatibility
+from apportion.training import compatibility
+from apportion.training.checkpoint import Checkpoint
 from apportion.training.compatibility import OptimizerFactory
 from apportion.training.export import weights_file
+from apportion.training.interruption import PauseOnInterrupt
 from apportion.training.losses import per_example
 from apportion.training.metrics import EpochMetrics, score
 from apportion.training.progress import Progress, Silent, Watcher
+from apportion.training.publishing import PublishOptions, publish
+from apportion.training.run_directory import RunDirectory
+from apportion.training.self_test import self_test
+from apportion.training.steering import EarlyStop, SchedulerFactory, Steering, Weights
 from apportion.training.step import ordinary_step, private_step
 from apportion.training.tensors import Data, PrivateData
-
-METRICS = "metrics.jsonl"
-LOCK = "lock"
-CHECKPOINT = Path("checkpoints") / "latest.pt"
 
 
 class FinishedRun:
@@ -52,8 +54,9 @@ class FinishedRun:
     def certificate(self, delta: float | None = None) -> Certificate:
         return certify(ledger.read(self.directory / LEDGER), delta)
 
-    def publish(self, to: str | Path, *, allow_unsafe: bool = False) -> Certificate:
-        return write.publish(self.directory, Path(to), allow_unsafe=allow_unsafe)
+    def publish(self, to: str | Path, **options: Unpack[PublishOptions]) -> Certificate:
+        """Write the bundle; the options are those of `apportion.training.publishing.publish`."""
+        return publish(self.directory, Path(to), **options)
 
 
 class Batch:
@@ -97,8 +100,12 @@ class Run:
         keep: Mapping[str, bytes] | None = None,
         seeded_for_research_only: int | None = None,
         resume: bool = False,
+        **steering: Any,
     ) -> None:
-        """Everything that can be refused is refused here, before the run directory exists."""
+        """Everything that can be refused is refused here, before the run directory exists.
+
+        `steering` is `validation`, `stop`, `scheduler`, `weights` and `averaging`, as in `fit`.
+        """
         self.model = model
         self.plan = plan
         self.directory = Path(out)
@@ -108,7 +115,12 @@ class Run:
         plan.batching.check_length(len(self._data), plan.examples)
         compatibility.check_model(model, self._loss, self._data.inputs, self._data.targets)
         self.optimizer = compatibility.make_optimizer(optimizer, model)
-        self._declared = {**_declarations(model, loss, self.optimizer), **(declared or {})}
+        if not isinstance(plan, NonPrivatePlan):
+            self_test(model, self._loss, self.optimizer, self._data.inputs, self._data.targets, plan.noise)
+        self._steering = Steering(model, self._loss, self.optimizer, plan, **steering)
+        self._declared = {
+            **_declarations(model, loss, self.optimizer), **self._steering.declarations(), **(declared or {})
+        }  # fmt: skip
         self._keep = dict(keep or {})
         self._seed = seeded_for_research_only
         RandomStream(self._seed)  # refuses a seed that is no whole number before anything is written
@@ -117,63 +129,70 @@ class Run:
         self._epoch: Epoch | None = None
         self._metrics = EpochMetrics()
         self.completed = 0
+        self.pause_requested: Callable[[], bool] = lambda: False
         self._check_directory()
 
     def _check_directory(self) -> None:
         if not self._resume and (self.directory.exists() or self.directory.is_symlink()):
             raise RunError(f"{self.directory} exists already; choose another directory, or resume the run in it")
         if self._resume and not (self.directory / LEDGER).exists():
-            raise RunError(f"{self.directory} holds no run to resume (no {LEDGER})")
+            raise RunError(
+                f"{self.directory} holds no run to resume (no {LEDGER}): nothing was spent there, start a new run"
+            )
 
     def __enter__(self) -> Self:
-        if not self._resume:
-            self.directory.mkdir(parents=True)
-        with ExitStack() as held:  # let go of lock and ledger if the run cannot begin
-            held.enter_context(durable.lock(self.directory / LOCK))
-            self._ledger = held.enter_context(self._reopen() if self._resume else self._create())
-            self._stream = RandomStream(self._seed, start=self._ledger.used_slots)
-            self._held = held.pop_all()
+        self._run = self._reopen() if self._resume else self._create()
+        try:
+            if self._run.saved is not None:
+                self._restore(self._run.saved)
+            self._stream = self._run.new_stream(self._seed)
+            self._ledger = self._run.ledger
+            if self._run.saved is not None and self._run.saved.slot == self._ledger.used_slots - 1:
+                self._steering.record_missing(self._run.saved, self._ledger, self._stream)
+        except BaseException:
+            self._run.close()
+            raise
         return self
 
-    def _create(self) -> LedgerWriter:
-        plan_text = canonical.pretty(self.plan.to_json()).encode()
-        for name, content in {**self._keep, PLAN: plan_text}.items():
-            durable.replace_file(self.directory / name, content)
-        return LedgerWriter.create(
-            self.directory / LEDGER,
-            the_plan=self.plan,
+    def _create(self) -> RunDirectory:
+        return RunDirectory.create(
+            self.directory,
+            self.plan,
             randomness="secure" if self._seed is None else "seeded-for-research-only",
             declared=self._declared,
+            keep=self._keep,
         )
 
-    def _reopen(self) -> LedgerWriter:
-        """Check everything before the ledger is touched."""
-        recorded = ledger.parse_whole_lines((self.directory / LEDGER).read_bytes())
-        if recorded.plan.to_json() != self.plan.to_json():
-            raise RunError(f"{self.directory} was begun with another plan; resume it with its own ({PLAN})")
-        if recorded.released:
-            raise RunError(f"{self.directory} is finished: its weights are released")
-        if recorded.randomness == "secure" and self._seed is not None:
-            raise RunError("a run begun with secure randomness cannot be resumed with a seed")
-        saved = checkpoint.load(self.directory / CHECKPOINT, recorded.run)
-        if saved is not None:
+    def _reopen(self) -> RunDirectory:
+        return RunDirectory.reopen(self.directory, self.plan, seeded=self._seed is not None)
+
+    def _restore(self, saved: Checkpoint) -> None:
+        try:
             self.model.load_state_dict(saved.model)
             self.optimizer.load_state_dict(saved.optimizer)
-            self.completed = saved.completed
-        return LedgerWriter.reopen(self.directory / LEDGER)
+            self._steering.restore(saved)
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise RunError(
+                f"the checkpoint in {self.directory} is of another model or optimizer; resume with those of its start "
+                f"({error})"
+            ) from error
+        self.completed = saved.completed
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             if kind is None:
-                self._release()
+                self._steering.choose_weights()
+                self._run.release(weights_file(self.model))
         finally:
-            self._held.close()
+            self._run.close()
 
     def __iter__(self) -> Iterator[Epoch]:
-        """Epochs until the plan's number is completed, or its slots are used up by interruptions."""
-        while self.completed < self.plan.epochs and self._ledger.used_slots < len(self.plan.slots):
+        """Epochs until the plan's number is completed, or what it allows is used up, interruptions included."""
+        while not self._done():
+            if self.pause_requested():
+                raise KeyboardInterrupt
             self._current = None  # a batch left behind by the epoch before is void
             started = time.monotonic()
             slot = self._ledger.take_slot()  # record, then release: on disk before the first noisy step
@@ -181,7 +200,38 @@ class Run:
             yield self._epoch
             self._epoch = None
             self.completed += 1
-            self._save(slot, time.monotonic() - started)
+            if not self._finish(slot, time.monotonic() - started):
+                break
+
+    def _done(self) -> bool:
+        completed = self.plan.epochs is not None and self.completed >= self.plan.epochs
+        return completed or self._ledger.next_slot() is None or self._steering.stops(self._ledger.scores)
+
+    def _finish(self, slot: Slot, seconds: float) -> bool:
+        """Save the epoch's result, then score it; False if there is nothing left to pay for the look with."""
+        self._steering.epoch_over()
+        self._run.save(self._checkpoint(slot))
+        line: dict[str, Any] = {"epoch": slot.index, "sigma": slot.sigma, "seconds": seconds, **self._metrics.take()}
+        if self._holdout is not None:
+            line["holdout"] = score(self.model, self._loss, self._holdout)
+        self._run.add_metrics(line)
+        try:
+            scored = self._steering.record(self.completed, self._ledger, self._stream)
+        except BudgetExhausted:
+            return False
+        if scored and self._steering.follow(self._ledger.scores):
+            self._run.save(self._checkpoint(slot))
+        return True
+
+    def _checkpoint(self, slot: Slot) -> Checkpoint:
+        return Checkpoint(
+            run=self._ledger.run,
+            completed=self.completed,
+            slot=slot.index,
+            model=self.model.state_dict(),
+            optimizer=self.optimizer.state_dict(),
+            **self._steering.state(),
+        )
 
     def _batches(self, epoch: Epoch) -> Iterator[Batch]:
         for indices in self.plan.batching.draw(len(self._data), self._stream):
@@ -226,30 +276,11 @@ class Run:
             clip=self.plan.clip,
             sigma=self._epoch.sigma,
             stream=self._stream,
+            noise=self.plan.noise,
             **constants,
         )
+        self._steering.step_over()
         self._metrics.add(clipped.norms, self.plan.clip)
-
-    def _save(self, slot: Slot, seconds: float) -> None:
-        checkpoint.save(
-            self.directory / CHECKPOINT,
-            checkpoint.Checkpoint(
-                run=self._ledger.run,
-                completed=self.completed,
-                model=self.model.state_dict(),
-                optimizer=self.optimizer.state_dict(),
-            ),
-        )
-        line: dict[str, Any] = {"epoch": slot.index, "sigma": slot.sigma, "seconds": seconds, **self._metrics.take()}
-        if self._holdout is not None:
-            line["holdout"] = score(self.model, self._loss, self._holdout)
-        with open(self.directory / METRICS, "a") as file:
-            file.write(json.dumps(line) + "\n")
-
-    def _release(self) -> None:
-        weights = weights_file(self.model)
-        durable.replace_file(self.directory / WEIGHTS, weights)
-        self._ledger.append_release(canonical.sha256(weights))
 
     @property
     def finished(self) -> FinishedRun:
@@ -268,6 +299,11 @@ def fit(
     optimizer: OptimizerFactory,
     out: str | Path,
     holdout: Data | None = None,
+    validation: Public | PaidLooks | None = None,
+    stop: EarlyStop | None = None,
+    scheduler: SchedulerFactory | None = None,
+    weights: Weights = "last",
+    averaging: float | None = None,
     declared: Mapping[str, str] | None = None,
     keep: Mapping[str, bytes] | None = None,
     progress: bool = True,
@@ -278,6 +314,13 @@ def fit(
 
     `data` is (inputs, targets); `holdout`, if given, is scored after every epoch into the private metrics file and
     nowhere else. `keep` are further private files to put into the run directory. `progress` shows a bar.
+
+    What may steer the run: `validation`, Public((inputs, targets)), scored after every epoch into the ledger; `stop`, an
+    `EarlyStop` by those scores; `scheduler`, which makes a learning rate scheduler of the optimizer; and `weights`, the
+    "last" ones, the "averaged" ones (exponentially over the steps, `averaging` being the decay), or the "better" of both
+    by the validation score. Nothing of this lowers the guarantee, which is that of the whole plan.
+
+    Ctrl-C finishes the epoch, saves and raises KeyboardInterrupt; `resume=True` continues the run.
     """
     run = Run(
         model,
@@ -287,15 +330,21 @@ def fit(
         loss=loss,
         out=out,
         holdout=holdout,
+        validation=validation,
+        stop=stop,
+        scheduler=scheduler,
+        weights=weights,
+        averaging=averaging,
         declared=declared,
         keep=keep,
         seeded_for_research_only=seeded_for_research_only,
         resume=resume,
     )
     watcher: Watcher = Progress(plan) if progress else Silent()
-    with run, watcher:
+    with run, watcher, PauseOnInterrupt() as pause:
+        run.pause_requested = lambda: pause.requested
         for epoch in run:
-            watcher.epoch(epoch.index)
+            watcher.epoch(epoch.index, epoch.sigma)
             for batch in epoch:
                 run.step(batch)
                 watcher.step()
@@ -312,5 +361,6 @@ def _declarations(
     return {
         "model": " ".join(repr(model).split())[:2000],
         "loss": getattr(loss, "__name__", type(loss).__name__),
+        "software": f"apportion {VERSION}, torch {torch.__version__}, Python {platform.python_version()}",
         "optimizer": f"{type(optimizer).__name__}({', '.join(f'{k}={v}' for k, v in sorted(settings.items()))})",
     }

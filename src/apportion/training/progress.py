@@ -8,8 +8,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 from apportion import accounting
+from apportion.adaptive import AdaptivePlan, Plan
 from apportion.events import Composed
-from apportion.plan import NonPrivatePlan, Plan, rho_of
+from apportion.plan import NonPrivatePlan, rho_of
 
 _PRICED = 20  # ε is recomputed at most this often in a run: composing distributions is not free
 
@@ -19,7 +20,7 @@ class Watcher(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
-    def epoch(self, index: int) -> None: ...
+    def epoch(self, index: int, sigma: float) -> None: ...
     def step(self) -> None: ...
 
 
@@ -34,7 +35,7 @@ class Silent:
     ) -> None:
         pass
 
-    def epoch(self, index: int) -> None:
+    def epoch(self, index: int, sigma: float) -> None:
         pass
 
     def step(self) -> None:
@@ -54,7 +55,9 @@ class Progress:
             TimeRemainingColumn(),
             console=Console(stderr=True),
         )
-        self._task = self._bar.add_task("starting", total=plan.epochs * plan.batching.steps)
+        self._task = self._bar.add_task(
+            "starting", total=None if plan.epochs is None else plan.epochs * plan.batching.steps
+        )
         self._epsilon = ""
 
     def __enter__(self) -> Self:
@@ -66,16 +69,18 @@ class Progress:
     ) -> None:
         self._bar.stop()
 
-    def epoch(self, index: int) -> None:
-        self._bar.update(self._task, description=self._describe(index))
+    def epoch(self, index: int, sigma: float) -> None:
+        self._bar.update(self._task, description=self._describe(index, sigma))
 
     def step(self) -> None:
         self._bar.advance(self._task)
 
-    def _describe(self, index: int) -> str:
+    def _describe(self, index: int, sigma: float) -> str:
         plan = self._plan
         if isinstance(plan, NonPrivatePlan):
             return f"epoch {index + 1}/{plan.epochs}  NOT PRIVATE"
+        if isinstance(plan, AdaptivePlan):
+            return f"epoch {index + 1}  σ {sigma:.3g}, under a cap of {plan.budget}"
         spent = Composed(events=tuple(slot.event for slot in plan.slots[: index + 1]))
         if index % max(1, len(plan.slots) // _PRICED) == 0 or index == len(plan.slots) - 1:
             self._epsilon = f"{accounting.certifying_epsilon(spent, plan.delta, plan.neighbours):.3f}"

@@ -5,10 +5,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from apportion.plan import Noise
 from apportion.randomness import RandomStream
 from apportion.training.clipping import ClippedSum
 from apportion.training.gradients import clipped_sum, trainable
 from apportion.training.noise import PrivateGradient, add_noise
+
+__all__ = ["add_noise", "assign", "clipped_sum", "ordinary_step", "private_step", "update"]
 
 
 def private_step(
@@ -22,6 +25,7 @@ def private_step(
     sigma: float,
     nominal_batch_size: float,
     stream: RandomStream,
+    noise: Noise = "float",
 ) -> ClippedSum:
     """Update the parameters with a noisy, clipped gradient. Returns the (private) clipped sum, for internal metrics.
 
@@ -29,7 +33,7 @@ def private_step(
     the nominal batch size: dividing by the realised one would reveal it.
     """
     clipped = clipped_sum(model, loss, inputs, targets, clip=clip)
-    update(model, optimizer, add_noise(clipped, sigma, stream), nominal_batch_size)
+    update(model, optimizer, add_noise(clipped, sigma, stream, noise), nominal_batch_size)
     return clipped
 
 
@@ -37,10 +41,14 @@ def update(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, gradient: PrivateGradient, nominal_batch_size: float
 ) -> None:
     """Hand the private gradient to the optimizer as if it were the ordinary mean gradient."""
-    for name, parameter in trainable(model).items():
-        parameter.grad = (gradient.sums[name] / nominal_batch_size).to(parameter.dtype)
+    assign(model, gradient, nominal_batch_size)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
+
+
+def assign(model: torch.nn.Module, gradient: PrivateGradient, nominal_batch_size: float) -> None:
+    for name, parameter in trainable(model).items():
+        parameter.grad = (gradient.sums[name] / nominal_batch_size).to(parameter.dtype)
 
 
 def ordinary_step(

@@ -2,6 +2,7 @@
 
 import io
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,8 +15,10 @@ from numpy.typing import NDArray
 from apportion import canonical, plan, settings
 from apportion.batching import from_json as batching_from_json
 from apportion.budget import Budget
+from apportion.bundle.model import TableModel
 from apportion.data import Dataset, Declared, prepare, read_table, wisconsin
 from apportion.data.dataset import draw_holdout
+from apportion.described import table_model
 from apportion.errors import ApportionError, InvalidArgument, RunError
 from apportion.plan import TrainingPlan
 from apportion.randomness import RandomStream
@@ -26,9 +29,9 @@ from apportion.training.gradients import trainable
 from apportion.training.loop import FinishedRun, fit
 from apportion.training.losses import per_example
 from apportion.training.step import private_step
-from apportion.training.tensors import PrivateData
+from apportion.training.tensors import Data, PrivateData
 
-SETTINGS = "settings.json"
+SETTINGS = settings.FILE
 HOLDOUT = "holdout.npy"
 DEFAULT_EPOCHS = 30
 LOSS = torch.nn.functional.cross_entropy
@@ -48,21 +51,8 @@ class Job:
 
 def prepare_job(chosen: Settings, schedule: Schedule, budget: Budget, holdout: NDArray[np.bool_] | None = None) -> Job:
     """Load the data as declared and solve the plan. `holdout` is given when a run is resumed, drawn otherwise."""
-    warnings = []
-    if chosen.dataset == "wisconsin":
-        train, test = wisconsin()
-    else:
-        assert chosen.data is not None
-        assert chosen.target is not None
-        declared = Declared(target=chosen.target, classes=chosen.classes, ranges=chosen.ranges, ignore=chosen.ignore)
-        everything, clipped = prepare(read_table(Path(chosen.data)), declared)
-        if clipped:
-            warnings.append(f"{clipped} values lie outside their declared range and were clipped to it")
-        if holdout is None:
-            holdout = draw_holdout(len(everything), chosen.holdout, RandomStream())
-        if len(holdout) != len(everything):
-            raise RunError(f"the data has {len(everything)} records, but {len(holdout)} when the run began")
-        train, test = everything.select(~holdout), everything.select(holdout)
+    warnings: list[str] = []
+    train, test, holdout = _load(chosen, holdout, warnings)
     examples = chosen.examples
     if examples is None:
         examples = len(train)
@@ -86,6 +76,25 @@ def prepare_job(chosen: Settings, schedule: Schedule, budget: Budget, holdout: N
     )
 
 
+def _load(
+    chosen: Settings, holdout: NDArray[np.bool_] | None, warnings: list[str]
+) -> tuple[Dataset, Dataset, NDArray[np.bool_] | None]:
+    """(train, test, which records are held out)."""
+    if chosen.dataset == "wisconsin":
+        return *wisconsin(), holdout
+    assert chosen.data is not None
+    assert chosen.target is not None
+    declared = Declared(target=chosen.target, classes=chosen.classes, ranges=chosen.ranges, ignore=chosen.ignore)
+    everything, clipped = prepare(read_table(Path(chosen.data)), declared)
+    if clipped:
+        warnings.append(f"{clipped} values lie outside their declared range and were clipped to it")
+    if holdout is None:
+        holdout = draw_holdout(len(everything), chosen.holdout, RandomStream())
+    if len(holdout) != len(everything):
+        raise RunError(f"the data has {len(everything)} records, but {len(holdout)} when the run began")
+    return everything.select(~holdout), everything.select(holdout), holdout
+
+
 def _plan(chosen: Settings, schedule: Schedule, budget: Budget, examples: int) -> TrainingPlan:
     epochs = chosen.epochs
     if epochs is None and "sigma0" in schedule.unknowns():
@@ -105,13 +114,16 @@ def _plan(chosen: Settings, schedule: Schedule, budget: Budget, examples: int) -
 
 
 def network(job: Job) -> torch.nn.Sequential:
+    return network_of(table_model(job.settings))
+
+
+def network_of(table: TableModel) -> torch.nn.Sequential:
     """A multilayer perceptron from the features to the classes."""
-    activation = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}[job.settings.activation]
-    widths = [len(job.train.features), *job.settings.hidden]
+    activation = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}[table.activation]
     layers: list[torch.nn.Module] = []
-    for before, after in pairwise(widths):
+    for before, after in pairwise(table.widths):
         layers += [torch.nn.Linear(before, after), activation()]
-    return torch.nn.Sequential(*layers, torch.nn.Linear(widths[-1], len(job.train.classes)))
+    return torch.nn.Sequential(*layers[:-1])
 
 
 def optimizer_of(job: Job) -> compatibility.OptimizerFactory:
@@ -157,6 +169,17 @@ def load_settings(run: Path) -> tuple[Settings, NDArray[np.bool_] | None]:
     return chosen, holdout
 
 
+def rebuilt(run: Path) -> tuple[torch.nn.Sequential, Callable[[], Data]]:
+    """The network of a run, without its weights, and a function that loads its held-out records."""
+    chosen, holdout = load_settings(run)
+
+    def held_out() -> Data:
+        _, test, _ = _load(chosen, holdout, [])
+        return test.inputs, test.targets
+
+    return network_of(table_model(chosen)), held_out
+
+
 def rehearse(job: Job) -> dict[str, Any]:
     """What a run would be like: compatibility, noise against signal, time. Nothing is written or spent.
 
@@ -190,6 +213,9 @@ def rehearse(job: Job) -> dict[str, Any]:
 
 def _declared(job: Job) -> dict[str, str]:
     source = f"built-in {job.settings.dataset}" if job.settings.dataset else "own table"
-    ranges = ", ".join(f"{name} {low:g}:{high:g}" for name, (low, high) in job.settings.ranges.items())
-    facts = {"data": source, "classes": ", ".join(job.train.classes), "features": ", ".join(job.train.features)}
-    return {**facts, "feature ranges": ranges} if ranges else {**facts, "feature ranges": "1:10 each"}
+    return {
+        "data": source,
+        "pre-trained weights": "none",
+        "validation data": "none",
+        **table_model(job.settings).declared(),
+    }

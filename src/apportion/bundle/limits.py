@@ -1,0 +1,96 @@
+"""Sizes beyond which a stranger's claims are refused unread, so that verification ends in bounded time and memory.
+
+They leave room for any run that can have happened: the largest language models took 10⁷ steps. `deadline` is the last
+resort against plans that are within the limits and still take too long to price.
+"""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from apportion import canonical
+from apportion.errors import BundleError
+
+MOST_SLOTS = 100_000
+MOST_EXAMPLES = 10**15
+MOST_BATCHES = 10**9
+LEAST_RATE = 1e-9
+MOST_REPEATS = 10**12
+MOST_DISTINCT_PARTS = 1_000
+
+
+class TooSlow(BundleError):
+    """Verification was stopped at its time limit."""
+
+
+def refuse_absurd(ledger: bytes) -> None:
+    """Look at the sizes in a ledger before a plan is built from them. Shapes are the ledger's own business."""
+    for line in ledger.split(b"\n"):
+        record = canonical.loads(line) if line else None
+        body = record.get("body") if isinstance(record, dict) else None
+        if isinstance(body, dict):
+            _refuse_plan(body.get("plan"))
+            _refuse_event(body.get("event"))
+
+
+def _refuse_plan(plan: Any) -> None:
+    if not isinstance(plan, dict):
+        return
+    slots = _whole(plan.get("epochs")) + _whole(plan.get("spare_epochs"))
+    if slots > MOST_SLOTS:
+        raise BundleError(f"the plan has more than {MOST_SLOTS:,} epochs: too many to be checked")
+    if _whole(plan.get("examples")) > MOST_EXAMPLES:
+        raise BundleError(f"the plan declares more than {MOST_EXAMPLES:.0e} examples")
+    _refuse_size(plan.get("batching"))
+
+
+def _refuse_event(event: Any) -> None:
+    """Every number in an event tree that multiplies work; nesting is bounded by the parser."""
+    if isinstance(event, list):
+        if len(event) > MOST_SLOTS:
+            raise BundleError(f"an event has more than {MOST_SLOTS:,} parts")
+        for part in event:
+            _refuse_event(part)
+    elif isinstance(event, dict):
+        _refuse_size(event)
+        if _whole(event.get("count")) > MOST_REPEATS:
+            raise BundleError(f"an event is repeated more than {MOST_REPEATS:.0e} times")
+        parts = event.get("parts")
+        if isinstance(parts, list) and len(parts) > MOST_DISTINCT_PARTS:
+            raise BundleError(f"an event has more than {MOST_DISTINCT_PARTS:,} disjoint parts")
+        for value in event.values():
+            _refuse_event(value)
+
+
+def _refuse_size(mechanism: Any) -> None:
+    if not isinstance(mechanism, dict):
+        return
+    if max(_whole(mechanism.get("batches")), _whole(mechanism.get("steps"))) > MOST_BATCHES:
+        raise BundleError(f"more than {MOST_BATCHES:.0e} batches or steps in an epoch")
+    rate = mechanism.get("rate")
+    if isinstance(rate, float) and 0 < rate < LEAST_RATE:
+        raise BundleError(f"a sampling rate below {LEAST_RATE:g} means more steps than can be checked")
+
+
+def _whole(value: Any) -> int:
+    return value if type(value) is int else 0
+
+
+@contextmanager
+def deadline(seconds: int) -> Iterator[None]:
+    """Raise `TooSlow` after so many seconds. For the main thread of a program: it uses the alarm signal."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TooSlow(
+            f"not finished after {seconds} s and stopped; if you trust the sizes in it, allow more with --seconds"
+        )
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

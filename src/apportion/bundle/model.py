@@ -1,0 +1,108 @@
+"""`model.json`: how the weights become predictions, in public facts only; and those predictions, without PyTorch."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apportion import canonical
+from apportion.bundle import schema
+from apportion.bundle.files import MODEL, refuse_other_format
+from apportion.bundle.tensors import Tensor
+from apportion.errors import BundleError
+
+FORMAT = 1
+_ACTIVATIONS: Mapping[str, Callable[[Any], Any]] = {"relu": lambda x: np.maximum(x, 0.0), "tanh": np.tanh}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableModel:
+    """A multilayer perceptron on a table, with the ranges by which its inputs are scaled."""
+
+    target: str
+    classes: tuple[str, ...]
+    ranges: Mapping[str, tuple[float, float]]
+    hidden: tuple[int, ...]
+    activation: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "target": self.target,
+            "classes": list(self.classes),
+            "features": [{"name": name, "low": low, "high": high} for name, (low, high) in self.ranges.items()],
+            "hidden": list(self.hidden),
+            "activation": self.activation,
+        }
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return (len(self.ranges), *self.hidden, len(self.classes))
+
+    def declared(self) -> dict[str, str]:
+        """What the ledger's first line says about such a model, so that the two can be compared."""
+        ranges = ", ".join(f"{name} {low:g}:{high:g}" for name, (low, high) in self.ranges.items())
+        return {"classes": ", ".join(self.classes), "features": ", ".join(self.ranges), "feature ranges": ranges}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Weight and bias of each layer, under the names that `torch.nn.Sequential` gives them."""
+        layers = [(2 * index, before, after) for index, (before, after) in enumerate(pairwise(self.widths))]
+        weights: dict[str, tuple[int, ...]] = {f"{index}.weight": (after, before) for index, before, after in layers}
+        return weights | {f"{index}.bias": (after,) for index, _, after in layers}
+
+    def scores(self, inputs: NDArray[np.float64], weights: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """One row of class scores per record."""
+        values, last = inputs, len(self.widths) - 2
+        for index in range(last + 1):
+            layer = weights[f"{2 * index}.weight"].astype(np.float64)
+            values = values @ layer.T + weights[f"{2 * index}.bias"].astype(np.float64)
+            values = values if index == last else _ACTIVATIONS[self.activation](values)
+        return values
+
+
+def describe(table: TableModel | None, onnx: Mapping[str, Any] | None) -> bytes | None:
+    """The content of model.json, or None if there is nothing to say."""
+    if table is None and onnx is None:
+        return None
+    content = {"format": FORMAT, "table": None if table is None else table.to_json(), "onnx": onnx}
+    schema.check(content, "model")
+    return canonical.pretty(content).encode()
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    content = canonical.loads(data)
+    refuse_other_format(content, FORMAT, MODEL)
+    schema.check(content, "model")
+    return content  # type: ignore[no-any-return]  # an object, by its schema
+
+
+def table_of(content: Mapping[str, Any]) -> TableModel | None:
+    table = content["table"]
+    if table is None:
+        return None
+    ranges = {feature["name"]: (feature["low"], feature["high"]) for feature in table["features"]}
+    if len(ranges) != len(table["features"]) or not all(low < high for low, high in ranges.values()):
+        raise BundleError("model.json: each feature needs its own name, and low < high")
+    if len(set(table["classes"])) != len(table["classes"]):
+        raise BundleError("model.json: a class occurs twice")
+    return TableModel(
+        target=table["target"],
+        classes=tuple(table["classes"]),
+        ranges=ranges,
+        hidden=tuple(table["hidden"]),
+        activation=table["activation"],
+    )
+
+
+def check_against(content: Mapping[str, Any], declared: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
+    """A table model agrees with what the ledger declared and with the shapes of the weights."""
+    table = table_of(content)
+    if table is None:
+        return
+    for name, text in table.declared().items():
+        if declared.get(name) != text:
+            raise BundleError(f"model.json: its {name} are not those declared in the ledger")
+    if {name: tensor.shape for name, tensor in tensors.items()} != table.shapes():
+        raise BundleError("model.json: the weights do not have the shapes of the network that it describes")

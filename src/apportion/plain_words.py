@@ -1,0 +1,188 @@
+"""A certificate's JSON in plain words: a pure function of that JSON, so that anyone can regenerate it and compare.
+
+The words of a certificate format are part of the format. Once a format has been released, changing a sentence here means
+a new format number, with the old words kept for old certificates.
+"""
+
+import html
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from apportion.accounting.interpretation import profile_of_pair
+from apportion.events import Adjacency
+from apportion.publication import HYPERPARAMETERS_IN_WORDS, NOT_DECLARED
+
+ADJACENCY_IN_WORDS: dict[Adjacency, str] = {
+    "add-remove": "one {unit} is added to the data or removed from it",
+    "zero-out": "one {unit}'s contribution is removed, while the number of {unit}s is public",
+    "replace-one": "one {unit} is replaced by another",
+}
+_MARKUP = re.compile(r"([\\`*_\[\]|~#!])")
+_MOST_SHOWN = 400
+_ASKED = ("pre-trained weights", "validation data")  # what a reader wants to know even if nobody said it
+
+
+def literal(text: str, most: int = _MOST_SHOWN) -> str:
+    """Somebody else's text on one line of Markdown, with nothing in it that Markdown or HTML would act upon."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    shortened = line if len(line) <= most else line[: most - 1] + "…"
+    return _MARKUP.sub(r"\\\1", html.escape(shortened, quote=False))
+
+
+def words(certificate: dict[str, Any]) -> str:
+    """The whole certificate on one page of Markdown."""
+    blocks = [
+        [f"**UNSAFE: {reason}.**" for reason in certificate["unsafe"]],
+        _claim(certificate),
+        _mechanism(certificate),
+        _statements(certificate),
+        _comparison(certificate),
+        _components(certificate),
+        _inputs(certificate),
+        ["Not covered:", "", *(f"- {item}" for item in certificate["not_covered"])],
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def _claim(certificate: dict[str, Any]) -> list[str]:
+    unit, epsilon, delta = certificate["unit"], certificate["epsilon"], certificate["delta"]
+    neighbours = ADJACENCY_IN_WORDS[certificate["adjacency"]].format(unit=unit)
+    odds = f"{math.exp(epsilon):.4g}" if epsilon < 700 else "more than 10^300"
+    caught = profile_of_pair(epsilon, delta).true_positive_rate(0.01)
+    return [
+        f"**(ε, δ) = ({epsilon:g}, {delta:g})-differential privacy** for everything released by this run, where "
+        f"neighbouring data sets differ in that {neighbours}. It covers this run only.",
+        "",
+        f"In words: whatever is concluded from what was released would have been concluded with nearly the same "
+        f"probability had any one {unit} not been there: at most e^ε = {odds} times as likely, except with "
+        f"probability about δ = {delta:g}. An attacker who wants to tell whether one {unit} was in the data, and who "
+        f"may be wrong about 1 in 100 that were not, recognises at most {100 * caught:.3g} in 100 of those that were.",
+    ]
+
+
+def _mechanism(certificate: dict[str, Any]) -> list[str]:
+    clip = certificate["clip"]
+    return [
+        f"- Unit of privacy: one {certificate['unit']}. Adjacency: {certificate['adjacency']}.",
+        f"- Proven by: {certificate['accountant']} accounting of {_what_is_certified(certificate)}.",
+        f"- Batching: {batching_in_words(certificate['batching'])}; {certificate['steps']} steps in all.",
+        f"- Noise multiplier: {noise_in_words(certificate)}; every {certificate['unit']}'s gradient clipped to L2 norm "
+        f"{clip:g} ({certificate['clipping']} clipping).",
+        f"- Budget of the plan: {' at '.join(f'{name} = {value:g}' for name, value in _budget(certificate))}.",
+        f"- Released: {certificate['released'].replace('-', ' ')}{evaluation_in_words(certificate)}; nothing else "
+        "computed from the data.",
+        f"- Randomness: {certificate['randomness'].replace('-', ' ')}.",
+        f"- Floating-point effects of the noise: {_floating_point_in_words(certificate)}.",
+    ]
+
+
+def _what_is_certified(certificate: dict[str, Any]) -> str:
+    slots, adaptive = certificate["slots"], certificate["adaptive"]
+    if adaptive is None:
+        used = f"{slots['used']} were used; stopping early does not lower the cost"
+        return f"all {slots['planned']} planned epochs ({used}) and of all else that the ledger records"
+    if adaptive["floor"] is not None:
+        return f"the floor below which the noise was not allowed to fall, over all {slots['planned']} planned epochs"
+    return (
+        f"the cap under which the noise followed public scores ({slots['used']} epochs; the cap counts, not their sum)"
+    )
+
+
+def _floating_point_in_words(certificate: dict[str, Any]) -> str:
+    if certificate["floating_point"] == "covered":
+        return "covered (sums rounded to a public grid, rounded Gaussian noise drawn exactly, the rounding paid for)"
+    return "not covered"
+
+
+def _budget(certificate: dict[str, Any]) -> Iterable[tuple[str, float]]:
+    budget = certificate["budget"]
+    return ((name, budget[name]) for name in ("rho", "epsilon", "delta") if name in budget)
+
+
+def noise_in_words(certificate: dict[str, Any]) -> str:
+    sigmas = certificate["sigmas"]
+    span = f" from {sigmas[0]:.4g} to {sigmas[-1]:.4g}" if sigmas else ", never used"
+    return f"{certificate['schedule']['kind']} schedule{span}"
+
+
+def evaluation_in_words(certificate: dict[str, Any]) -> str:
+    """Noisy scores, each with the noise that it carries."""
+    texts = [
+        f"; and a noisy test score: about {e['right']} right and {e['wrong']} wrong answers on held-out records"
+        f"{accuracy_in_words(e)}, each count with Gaussian noise of standard deviation {e['sigma']:g}"
+        for e in certificate["evaluations"]
+    ]
+    return "".join(texts)
+
+
+def accuracy_in_words(evaluation: dict[str, Any]) -> str:
+    accuracy = noisy_accuracy(evaluation)
+    return "" if accuracy is None else f" (accuracy about {accuracy:.3g})"
+
+
+def noisy_accuracy(evaluation: dict[str, Any]) -> float | None:
+    """right / (right + wrong), brought back into [0, 1]; None where the noise drowned the counts."""
+    total = evaluation["right"] + evaluation["wrong"]
+    return min(1.0, max(0.0, float(evaluation["right"] / total))) if total > 0 else None
+
+
+def _statements(certificate: dict[str, Any]) -> list[str]:
+    stated = certificate["publication"]
+    runs = stated["earlier_runs"]
+    earlier = runs if runs == NOT_DECLARED else f"{runs}, none of them covered by this certificate"
+    return [
+        "Stated by the publisher, and not checkable from the bundle:",
+        "",
+        f"- Hyperparameters: {hyperparameters_in_words(certificate)}.",
+        f"- Earlier runs on the same data: {earlier}.",
+    ]
+
+
+def hyperparameters_in_words(certificate: dict[str, Any]) -> str:
+    stated = certificate["publication"]["hyperparameters"]
+    if stated == "selected" and all(component["purpose"] != "selection" for component in certificate["components"]):
+        return "chosen by a private selection that this ledger does not record: its cost is NOT in the guarantee"
+    return HYPERPARAMETERS_IN_WORDS[stated]
+
+
+def _comparison(certificate: dict[str, Any]) -> list[str]:
+    rows = [f"| {g['accountant']} | {g['epsilon']:g} | {g['status']} |" for g in certificate["guarantees"]]
+    return [
+        f"The same run under other accountants (δ = {certificate['delta']:g}; the smallest proven ε is the claim):",
+        "",
+        "| accountant | ε | status |",
+        "| --- | --- | --- |",
+        *rows,
+    ]
+
+
+def _components(certificate: dict[str, Any]) -> list[str]:
+    rows = [f"| {c['purpose']} | {c['events']} | {c['share']:.1%} |" for c in certificate["components"]]
+    if len(rows) < 2:
+        return []
+    head = ["What the privacy loss was spent on (by unamplified ρ, as a guide):", "", "| on | events | share |"]
+    return [*head, "| --- | --- | --- |", *rows]
+
+
+def _inputs(certificate: dict[str, Any]) -> list[str]:
+    declared = dict.fromkeys(_ASKED, NOT_DECLARED) | certificate["declared"]
+    return [
+        "Declared public, hence not protected:",
+        "",
+        f"- number of {certificate['unit']}s: {certificate['examples']}",
+        *(f"- {literal(name, 60)}: {literal(value)}" for name, value in sorted(declared.items())),
+    ]
+
+
+def batching_in_words(data: dict[str, Any]) -> str:
+    match data:
+        case {"kind": "shuffle", "batches": batches}:
+            return f"reshuffled every epoch and cut into {batches} batches of fixed size (no amplification)"
+        case {"kind": "partition", "batches": batches}:
+            return f"every epoch each example falls independently into one of {batches} secret batches"
+        case {"kind": "poisson", "rate": rate}:
+            return f"every step each example is drawn independently with probability {rate:g}"
+        case _:
+            raise AssertionError(f"no words for {data}")

@@ -1,0 +1,103 @@
+"""A run directory in use: locked, with its ledger open, its keys on record and its checkpoint at hand."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from apportion import canonical, durable, ledger
+from apportion.adaptive import Plan
+from apportion.bundle.files import LEDGER, PLAN, WEIGHTS
+from apportion.errors import RunError
+from apportion.ledger import LedgerWriter
+from apportion.randomness import RandomStream
+from apportion.training import checkpoint
+from apportion.training.checkpoint import Checkpoint
+
+METRICS = "metrics.jsonl"
+KEYS = "keys.log"
+LOCK = "lock"
+CHECKPOINT = Path("checkpoints") / "latest.pt"
+
+
+class RunDirectory:
+    """Made by `create` or `reopen`; close it to let go of the lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.ledger: LedgerWriter
+        self.saved: Checkpoint | None = None
+        self._lock = durable.lock(path / LOCK)
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        plan: Plan,
+        *,
+        randomness: ledger.Randomness,
+        declared: Mapping[str, str],
+        keep: Mapping[str, bytes],
+    ) -> "RunDirectory":
+        durable.make_directory(path)
+        directory = cls(path)
+        try:
+            durable.make_directory(path / CHECKPOINT.parent)
+            for name, content in {**keep, PLAN: canonical.pretty(plan.to_json()).encode()}.items():
+                durable.replace_file(path / name, content)
+            directory.ledger = LedgerWriter.create(
+                path / LEDGER, the_plan=plan, randomness=randomness, declared=declared
+            )
+        except BaseException:
+            directory.close()
+            raise
+        return directory
+
+    @classmethod
+    def reopen(cls, path: Path, plan: Plan, *, seeded: bool) -> "RunDirectory":
+        """Continue a run. Nothing is changed on disk until everything has been found to fit together."""
+        if not (path / LEDGER).exists():
+            raise RunError(f"{path} holds no run to resume (no {LEDGER}): nothing was spent there; start a new run")
+        directory = cls(path)
+        try:
+            recorded = ledger.parse_intact_part((path / LEDGER).read_bytes())
+            if recorded.plan.to_json() != plan.to_json():
+                raise RunError(f"{path} was begun with another plan; resume it with its own ({PLAN})")
+            if recorded.released:
+                raise RunError(f"{path} is finished: its weights are released")
+            if recorded.randomness == "secure" and seeded:
+                raise RunError("a run begun with secure randomness cannot be resumed with a seed")
+            directory.saved = checkpoint.load(path / CHECKPOINT, recorded.run, recorded.used_slots)
+            directory.ledger = LedgerWriter.reopen(path / LEDGER)
+        except BaseException:
+            directory.close()
+            raise
+        return directory
+
+    def new_stream(self, seed: int | None) -> RandomStream:
+        """A stream under a key that this run has never used. Its fingerprint is on disk before its first number is."""
+        path = self.path / KEYS
+        known = path.read_text().split() if path.exists() else []
+        stream = RandomStream(seed, start=len(known))
+        if stream.fingerprint in known:
+            raise RunError("the operating system gave a random key for the second time: do not train on this machine")
+        with durable.Appender(path) as file:
+            file.append(f"{stream.fingerprint}\n".encode())
+        return stream
+
+    def save(self, state: Checkpoint) -> None:
+        checkpoint.save(self.path / CHECKPOINT, state)
+
+    def add_metrics(self, line: Mapping[str, Any]) -> None:
+        """Private: computed from private data without noise."""
+        with durable.Appender(self.path / METRICS) as file:
+            file.append(json.dumps(line).encode() + b"\n")
+
+    def release(self, weights: bytes) -> None:
+        durable.replace_file(self.path / WEIGHTS, weights)
+        self.ledger.append_release(canonical.sha256(weights))
+
+    def close(self) -> None:
+        if hasattr(self, "ledger"):
+            self.ledger.close()
+        self._lock.close()

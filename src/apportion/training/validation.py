@@ -1,0 +1,73 @@
+"""Scores that may steer a run: on public data, or on private data with each look paid for."""
+
+import math
+from typing import Any
+
+import torch
+
+from apportion.adaptive import AdaptivePlan, Plan
+from apportion.errors import DataError, InvalidArgument
+from apportion.ledger import LedgerWriter
+from apportion.public import PaidLooks, Public, require_public
+from apportion.randomness import RandomStream
+from apportion.training.losses import PerExampleLoss
+from apportion.training.metrics import score
+from apportion.training.tensors import PrivateData
+
+# What is recorded where a score is not a number, as after a divergence: worse than any other.
+WORST = -1e9
+
+
+class Validation:
+    """Scores the model, larger being better: accuracy for class labels, otherwise the negative mean loss."""
+
+    def __init__(self, given: Any, model: torch.nn.Module, loss: PerExampleLoss, plan: Plan) -> None:
+        self._source: Public | PaidLooks = require_public("validation", given)
+        self._model = model
+        self._loss = loss
+        self._data = PrivateData.of(self._source.data, model)
+        self.every = plan.schedule.every if isinstance(plan, AdaptivePlan) else 1
+        if not len(self._data):
+            raise DataError("validation holds no record")
+        if isinstance(self._source, PaidLooks):
+            _check_affordable(self._source, plan)
+
+    @property
+    def public(self) -> bool:
+        return isinstance(self._source, Public)
+
+    @property
+    def declaration(self) -> str:
+        if isinstance(self._source, PaidLooks):
+            return f"private data; each look a noisy count with noise multiplier {self._source.sigma:g}"
+        return f"{len(self._data)} records declared public"
+
+    def measure(self) -> float:
+        """The score without noise, for public data only."""
+        assert self.public
+        found = score(self._model, self._loss, self._data)
+        value = found["accuracy"] if "accuracy" in found else -found["loss"]
+        return value if math.isfinite(value) else WORST
+
+    def record(self, ledger: LedgerWriter, stream: RandomStream) -> None:
+        """Score the model and record it. A look at private data is recorded as an event before it is taken."""
+        if isinstance(self._source, PaidLooks):
+            ledger.append_event(self._source.event)
+            found = score(self._model, self._loss, self._data)
+            if "accuracy" not in found:
+                raise DataError("a paid look counts right answers: validation needs class labels")
+            right = round(found["accuracy"] * len(self._data))
+            ledger.append_score((right + self._source.sigma * float(stream.normals(1)[0])) / self._source.examples)
+        else:
+            ledger.append_score(self.measure())
+
+
+def _check_affordable(source: PaidLooks, plan: Plan) -> None:
+    if not isinstance(plan, AdaptivePlan) or plan.floor is not None:
+        raise InvalidArgument(
+            "paid looks need an AdaptivePlan without a floor: they count towards its cap; a fixed plan has no room for them"
+        )
+    first = plan.next_slot((), ())
+    assert first is not None
+    if not plan.admits(source.event, [first.event]):
+        raise InvalidArgument(f"one epoch and one look with sigma = {source.sigma:g} exceed the budget ({plan.budget})")

@@ -1,0 +1,45 @@
+"""The commands in the quickstart run as they stand, and the pages name what exists."""
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from apportion.bundle import schema
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def test_the_quickstart_runs(
+    apportion: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (DOCS / "quickstart.md").read_text().replace("--epochs 40", "--epochs 3")
+    commands = [line for line in re.findall(r"^apportion (.*)$", text, re.MULTILINE) if "patients.csv" not in line]
+    assert len(commands) == 10
+    for command in commands:
+        code, _, err = apportion(*shlex.split(command))
+        assert code == 0, f"apportion {command}: {err}"
+
+
+def test_the_page_on_the_certificate_names_every_field() -> None:
+    text = (DOCS / "certificate.md").read_text()
+    for name in schema.load("certificate", 1)["properties"]:
+        if name != "format":
+            assert f"`{name}`" in text, name
+
+
+def test_the_receivers_guide_names_every_check(apportion: Callable[..., tuple[int, str, str]], bundle: Path) -> None:
+    import apportion as ap
+
+    text = (DOCS / "receiver.md").read_text()
+    for check in ap.verify(bundle, strict=True, trusted=["00"]).checks:
+        assert f"`{check.name}`" in text
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+\.md)", page.read_text()):
+        assert (page.parent / target).is_file(), target
