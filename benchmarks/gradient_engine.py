@@ -3,7 +3,7 @@
     gradient_engine.py ENGINE      then lines on standard input, each answered by a line of JSON:
     start WORKLOAD THREADS         a fresh child process takes over: added memory, deviation from the loop, or an error
     run K                          the child runs K steps: seconds per step, by the wall clock and of the processor
-    stop                           the child ends
+    stop                           the child ends: which workload it was
 
 Engines: `stock` (eager PyTorch, no privacy), `layout` (the same with our memory layouts, no privacy), `ours` (the
 product's own step: batch selection, clipping, secure noise, optimizer), `opacus-MODE` for every mode of Opacus that runs
@@ -228,6 +228,7 @@ def main() -> None:
             serve(name, line[1], int(line[2]))
             os._exit(0)
         os.waitpid(child, 0)
+        answer({"stopped": line[1]})  # nothing may be sent before: the child would read it, and lose it
 
 
 if __name__ == "__main__":

@@ -49,12 +49,9 @@ class Worker:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         self.process = subprocess.Popen(command, text=True, **pipes)
 
-    def tell(self, line: str) -> None:
+    def ask(self, line: str) -> dict[str, Any]:
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
-
-    def ask(self, line: str) -> dict[str, Any]:
-        self.tell(line)
         answer = self.process.stdout.readline()
         return json.loads(answer) if answer else {"error": "the process ended"}
 
@@ -76,7 +73,7 @@ def measure(workload: str, threads: int, rounds: int, workers: dict[str, Worker]
             for clock in ("wall", "processor"):
                 result[engine][clock].append(taken[clock])
     for worker in workers.values():
-        worker.tell("stop")
+        worker.ask("stop")
     for found in result.values():
         if "wall" in found:
             found["seconds"] = found["processor" if threads == 1 else "wall"]
