@@ -49,8 +49,11 @@ def check(claimed: dict[str, Any], recomputed: Certificate) -> bool:
 
 def _check_epsilons(claimed: dict[str, Any], recomputed: Certificate) -> None:
     bounds = {guarantee.accountant: guarantee for guarantee in recomputed.guarantees}
-    if claimed["accountant"] not in {entry["accountant"] for entry in claimed["guarantees"]}:
+    names = [entry["accountant"] for entry in claimed["guarantees"]]
+    if claimed["accountant"] not in names:
         raise BundleError("the claimed accountant is not among the listed guarantees")
+    if len(set(names)) != len(names):
+        raise BundleError("an accountant is listed twice")
     for entry in claimed["guarantees"]:
         bound = bounds.get(entry["accountant"])
         if bound is None:
@@ -58,7 +61,7 @@ def _check_epsilons(claimed: dict[str, Any], recomputed: Certificate) -> None:
         if entry["status"] != bound.status:
             raise BundleError(f"{entry['accountant']} is {bound.status}, not {entry['status']}")
         _check_bound(entry["epsilon"], bound.epsilon, entry["accountant"])
-    _check_bound(claimed["epsilon"], recomputed.guarantee.epsilon, "the claim")
+    _check_bound(claimed["epsilon"], bounds[claimed["accountant"]].epsilon, "the claim")
 
 
 def _check_bound(claimed: float, bound: float, who: str) -> None:

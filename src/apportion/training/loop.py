@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, NoReturn, Self, Unpack
 
 import torch
 from torch import Tensor
@@ -29,10 +29,11 @@ from apportion.errors import BatchMisused, BudgetExhausted, RunError
 from apportion.plan import NonPrivatePlan, Slot
 from apportion.public import PaidLooks, Public
 from apportion.randomness import RandomStream
-from apportion.training import compatibility
+from apportion.training import compatibility, guard
 from apportion.training.checkpoint import Checkpoint
 from apportion.training.compatibility import OptimizerFactory
 from apportion.training.export import weights_file
+from apportion.training.guard import Guard
 from apportion.training.interruption import PauseOnInterrupt
 from apportion.training.losses import per_example
 from apportion.training.metrics import EpochMetrics, score
@@ -60,21 +61,37 @@ class FinishedRun:
 
 
 class Batch:
-    """A one-use token for one step. What it holds is private."""
+    """A one-use token for one step. What it holds is private, and cannot be exchanged."""
+
+    __slots__ = ("_inputs", "_targets", "_used")
 
     def __init__(self, inputs: Tensor, targets: Tensor) -> None:
-        self.inputs = inputs
-        self.targets = targets
+        self._inputs, self._targets, self._used = inputs, targets, False
+
+    @property
+    def inputs(self) -> Tensor:
+        return self._inputs
+
+    @property
+    def targets(self) -> Tensor:
+        return self._targets
 
 
 class Epoch:
     """One slot of the plan in use: iterate over it once."""
 
     def __init__(self, run: "Run", slot: Slot) -> None:
-        self.index = slot.index
-        self.sigma = slot.sigma
+        self._slot = slot
         self._run = run
         self._started = False
+
+    @property
+    def index(self) -> int:
+        return self._slot.index
+
+    @property
+    def sigma(self) -> float:
+        return self._slot.sigma
 
     def __iter__(self) -> Iterator[Batch]:
         if self._started:
@@ -106,8 +123,8 @@ class Run:
 
         `steering` is `validation`, `stop`, `scheduler`, `weights` and `averaging`, as in `fit`.
         """
-        self.model = model
-        self.plan = plan
+        self._model = model
+        self._plan = plan
         self.directory = Path(out)
         self._loss = per_example(loss)
         self._data = PrivateData.of(data, model)
@@ -118,9 +135,13 @@ class Run:
         if not isinstance(plan, NonPrivatePlan):
             self_test(model, self._loss, self.optimizer, self._data.inputs, self._data.targets, plan.noise)
         self._steering = Steering(model, self._loss, self.optimizer, plan, **steering)
+        self._guard = Guard(model, self.optimizer)
         self._declared = {
-            **_declarations(model, loss, self.optimizer), **self._steering.declarations(), **(declared or {})
-        }  # fmt: skip
+            **_declarations(model, loss, self.optimizer),
+            **guard.starting_point(model),
+            **self._steering.declarations(),
+            **(declared or {}),
+        }
         self._keep = dict(keep or {})
         self._seed = seeded_for_research_only
         RandomStream(self._seed)  # refuses a seed that is no whole number before anything is written
@@ -132,6 +153,18 @@ class Run:
         self.pause_requested: Callable[[], bool] = lambda: False
         self._check_directory()
 
+    @property
+    def model(self) -> torch.nn.Module:
+        return self._model
+
+    @property
+    def plan(self) -> Plan:
+        return self._plan
+
+    def __reduce__(self) -> NoReturn:
+        """Neither copied nor pickled: two of them could step one batch twice."""
+        raise RunError("a run cannot be copied")
+
     def _check_directory(self) -> None:
         if not self._resume and (self.directory.exists() or self.directory.is_symlink()):
             raise RunError(f"{self.directory} exists already; choose another directory, or resume the run in it")
@@ -141,7 +174,12 @@ class Run:
             )
 
     def __enter__(self) -> Self:
-        self._run = self._reopen() if self._resume else self._create()
+        guard.open_model(self._model)
+        try:
+            self._run = self._reopen() if self._resume else self._create()
+        except BaseException:
+            guard.close_model(self._model, private=not isinstance(self._plan, NonPrivatePlan))
+            raise
         try:
             if self._run.saved is not None:
                 self._restore(self._run.saved)
@@ -150,9 +188,14 @@ class Run:
             if self._run.saved is not None and self._run.saved.slot == self._ledger.used_slots - 1:
                 self._steering.record_missing(self._run.saved, self._ledger, self._stream)
         except BaseException:
-            self._run.close()
+            self._close()
             raise
         return self
+
+    def _close(self) -> None:
+        self._current = self._epoch = None  # what is stepped from now on is refused
+        guard.close_model(self._model, private=not isinstance(self._plan, NonPrivatePlan))
+        self._run.close()
 
     def _create(self) -> RunDirectory:
         return RunDirectory.create(
@@ -164,7 +207,7 @@ class Run:
         )
 
     def _reopen(self) -> RunDirectory:
-        return RunDirectory.reopen(self.directory, self.plan, seeded=self._seed is not None)
+        return RunDirectory.reopen(self.directory, self.plan, seeded=self._seed is not None, declared=self._declared)
 
     def _restore(self, saved: Checkpoint) -> None:
         try:
@@ -183,10 +226,11 @@ class Run:
     ) -> None:
         try:
             if kind is None:
+                self._guard.before_release()
                 self._steering.choose_weights()
                 self._run.release(weights_file(self.model))
         finally:
-            self._run.close()
+            self._close()
 
     def __iter__(self) -> Iterator[Epoch]:
         """Epochs until the plan's number is completed, or what it allows is used up, interruptions included."""
@@ -209,6 +253,7 @@ class Run:
 
     def _finish(self, slot: Slot, seconds: float) -> bool:
         """Save the epoch's result, then score it; False if there is nothing left to pay for the look with."""
+        self._guard.before_release()
         self._steering.epoch_over()
         self._run.save(self._checkpoint(slot))
         line: dict[str, Any] = {"epoch": slot.index, "sigma": slot.sigma, "seconds": seconds, **self._metrics.take()}
@@ -254,15 +299,16 @@ class Run:
 
     def step(self, batch: Batch) -> None:
         """Use up the batch: clip, add noise, update the parameters."""
-        if batch is not self._current or self._epoch is None:
+        if batch is not self._current or batch._used or self._epoch is None:
             raise BatchMisused(
                 "this batch was stepped already, is not the latest one, or belongs to an epoch that is over"
             )
-        self._current = None
+        batch._used, self._current = True, None
         self._step(batch.inputs, batch.targets)
 
     def _step(self, inputs: Tensor, targets: Tensor) -> None:
         assert self._epoch is not None
+        self._guard.before_step()
         constants = {"nominal_batch_size": self.plan.nominal_batch_size}
         if isinstance(self.plan, NonPrivatePlan):
             ordinary_step(self.model, self._loss, self.optimizer, inputs, targets, **constants)

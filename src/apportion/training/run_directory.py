@@ -54,7 +54,7 @@ class RunDirectory:
         return directory
 
     @classmethod
-    def reopen(cls, path: Path, plan: Plan, *, seeded: bool) -> "RunDirectory":
+    def reopen(cls, path: Path, plan: Plan, *, seeded: bool, declared: Mapping[str, str]) -> "RunDirectory":
         """Continue a run. Nothing is changed on disk until everything has been found to fit together."""
         if not (path / LEDGER).exists():
             raise RunError(f"{path} holds no run to resume (no {LEDGER}): nothing was spent there; start a new run")
@@ -67,6 +67,7 @@ class RunDirectory:
                 raise RunError(f"{path} is finished: its weights are released")
             if recorded.randomness == "secure" and seeded:
                 raise RunError("a run begun with secure randomness cannot be resumed with a seed")
+            _refuse_other_declarations(path, recorded.declared, declared)
             directory.saved = checkpoint.load(path / CHECKPOINT, recorded.run, recorded.used_slots)
             directory.ledger = LedgerWriter.reopen(path / LEDGER)
         except BaseException:
@@ -101,3 +102,11 @@ class RunDirectory:
         if hasattr(self, "ledger"):
             self.ledger.close()
         self._lock.close()
+
+
+def _refuse_other_declarations(path: Path, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """What was declared at the start is on the certificate, so it must still be true when the run goes on."""
+    may_differ = {"software", "starting point"}
+    changed = sorted(name for name in {*before, *now} - may_differ if before.get(name) != now.get(name))
+    if changed:
+        raise RunError(f"{path} was begun with another {', '.join(changed)}; resume it with what it was begun with")

@@ -40,7 +40,11 @@ def private_step(
 def update(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, gradient: PrivateGradient, nominal_batch_size: float
 ) -> None:
-    """Hand the private gradient to the optimizer as if it were the ordinary mean gradient."""
+    """Hand the private gradient to the optimizer as if it were the ordinary mean gradient.
+
+    Gradients left behind by anybody else are dropped first: the optimizer must see nothing but this one.
+    """
+    optimizer.zero_grad(set_to_none=True)
     assign(model, gradient, nominal_batch_size)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
