@@ -67,6 +67,7 @@ class Layout(Engine):
             def note(self, site: str, rule: object, inputs: Tensor, output: Tensor, *rest: object) -> Tensor:
                 return output
 
+        self.plain = copy.deepcopy(self.model)
         for module in self.model.modules():
             if isinstance(module, nn.Conv2d):
                 module.register_forward_pre_hook(lambda module, args: (channels_last(args[0]),))

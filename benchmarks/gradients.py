@@ -170,10 +170,10 @@ def main() -> None:
         for workload in arguments.only:
             results[workload] = measure(workload, threads, arguments.rounds, workers)
             print(workload, threads, *verdicts(workload, results[workload]), sep="\n  ", flush=True)
-        everything[f"threads={threads}"] = results
+            everything[f"threads={threads}"] = results
+            arguments.out.with_suffix(".json").write_text(json.dumps(everything, indent=1) + "\n")
+            arguments.out.with_suffix(".md").write_text(text + table(threads, results))
         text += table(threads, results) + "\n"
-        arguments.out.with_suffix(".json").write_text(json.dumps(everything, indent=1) + "\n")
-        arguments.out.with_suffix(".md").write_text(text)
     for worker in workers.values():
         worker.process.stdin.close()
     print(text)

@@ -50,8 +50,7 @@ def assert_matches_loop(model, loss, inputs, targets, *, rules=True, tolerance=1
         # A gradient that is zero but for cancellation (a bias in front of a normalisation) is compared with the whole.
         assert difference <= tolerance * max(expected.norm(), 1e-6 * overall), name
     assert list(result.sums) == list(reference)
-    if len(inputs) > 1:
-        assert used_rules(prepared) == rules
+    assert used_rules(prepared) == rules
     return prepared
 
 

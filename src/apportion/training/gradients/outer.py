@@ -18,7 +18,7 @@ CANCELLATION = 10.0
 GRAM_ENTRIES = 2**23
 
 # Sums over examples are rounded to the layer's precision only within blocks of so many examples.
-EXAMPLES_PER_PRODUCT = 1024
+EXAMPLES_PER_PRODUCT, EXAMPLES_PER_LARGE_PRODUCT, LARGE = 256, 1024, 2**18
 
 
 class VectorProducts:
@@ -211,11 +211,13 @@ def summed_products(left: Tensor, right: Tensor) -> Tensor:
     """
     dtype = torch.promote_types(left.dtype, right.dtype)
     left, right = left.to(dtype), right.to(dtype)
-    if len(left) <= EXAMPLES_PER_PRODUCT:
+    large = left.shape[-1] * right.shape[-1] > LARGE
+    size = len(left) if dtype == torch.float64 else EXAMPLES_PER_LARGE_PRODUCT if large else EXAMPLES_PER_PRODUCT
+    if len(left) <= size:
         return _product(left, right)
-    total = _product(left[:EXAMPLES_PER_PRODUCT], right[:EXAMPLES_PER_PRODUCT]).double()
-    for start in range(EXAMPLES_PER_PRODUCT, len(left), EXAMPLES_PER_PRODUCT):
-        rows = slice(start, start + EXAMPLES_PER_PRODUCT)
+    total = _product(left[:size], right[:size]).double()
+    for start in range(size, len(left), size):
+        rows = slice(start, start + size)
         total += _product(left[rows], right[rows])
     return total
 

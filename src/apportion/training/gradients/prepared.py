@@ -14,7 +14,7 @@ from apportion.training.clipping import ClippedSum
 from apportion.training.gradients.attention import without_fast_path
 from apportion.training.gradients.per_example import clipped_sum_by_examples, trainable
 from apportion.training.gradients.pieces import Piece
-from apportion.training.gradients.proving import Recipe, Undecided, prove
+from apportion.training.gradients.proving import Recipe, prove
 from apportion.training.gradients.recording import Recorder, Site, replaced_forwards, without_gradients
 from apportion.training.gradients.registry import RuleDoesNotApply
 from apportion.training.gradients.sites import find_sites, noting
@@ -67,7 +67,7 @@ class Preparation:
         inputs: Tensor,
         targets: Tensor,
     ) -> Recipe | None:
-        """What was proved for such a batch, proving it if it is the first one."""
+        """What was proved for such batches, by shape and dtype alone, proving it if this is the first one."""
         key = (
             loss,
             inputs.shape[1:],
@@ -79,12 +79,8 @@ class Preparation:
             tuple([module.training for module in self.modules]),
         )
         if key not in self.recipes:
-            if len(inputs) < 2 or not self.sites:
-                return None
             try:
                 self.recipes[key] = prove(model, compute, list(self.sites.values()), inputs, targets)
-            except Undecided:
-                return None
             except Exception:
                 # Whatever the model objects to here, it will say again to the fallback, or it is only our way of asking.
                 self.recipes[key] = None
@@ -125,14 +121,13 @@ class Preparation:
             return self._clip_and_sum(recorder, list(gradients), clip)
 
     def _clip_and_sum(self, recorder: Recorder, gradients: list[Tensor | None], clip: float) -> ClippedSum:
-        """Empties `gradients`, so that each can be freed as soon as its layer's rule is done with it."""
+        """Empties recorder and gradients, so that each can be freed as soon as its layer's rule is done with it."""
         pieces: list[Piece] = []
-        for name, call in zip(recorder.sites, recorder.calls, strict=True):
-            own = [gradients.pop(0) for _ in call.edges]
-            pieces += call.pieces(self.sites[name], own, recorder.examples)
-        examples = recorder.examples
-        del recorder
-        return clip_and_sum_pieces(pieces, self.parameters, examples, clip)
+        while recorder.calls:
+            call, site = recorder.calls.pop(), self.sites[recorder.sites.pop()]
+            own = [gradients.pop() for _ in call.edges][::-1]
+            pieces += call.pieces(site, own, recorder.examples)
+        return clip_and_sum_pieces(pieces, self.parameters, recorder.examples, clip)
 
 
 class Prepared:

@@ -1,13 +1,13 @@
 """Before rules are trusted with a model, they reproduce what autograd computes for it, example by example.
 
-One small batch goes forward once, with parameters moved a little off their values (so that parameters that start at
-zero hide nothing). For each of its examples autograd gives the true gradient of that example's loss through that very
-pass, dropout and all; the rules must give the same. This finds weights used outside their layer, layers that see
-examples in another place than thought, layers that draw random numbers when run again, and rules that are wrong. A model
-that fails goes to the fallback, which is slow and right.
+A few random examples go forward once, with parameters moved a little off their values, so that parameters that start at
+zero hide nothing. The private data is not looked at: which way is taken must not depend on it. For each example autograd
+gives the true gradient of its loss through that very pass, dropout and all; the rules must give the same. This finds
+weights used outside their layer, layers that see examples in another place than thought, layers that draw random numbers
+when run again, and rules that are wrong. A model that fails goes to the fallback, which is slow and right.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +27,18 @@ from apportion.training.losses import PerExampleLoss
 # Relative, per parameter. Wrong rules are wrong by about 1.
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
 NEGLIGIBLE = 1e-3
-EXAMPLES = (3, 5, 7, 2)
+EXAMPLES = (3, 5, 7, 11)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Whether parameters are moved, and inputs normal or else between 0 and 1: some models stand only one of them."""
+
+    moved: bool
+    normal: bool
+
+
+ATTEMPTS = (Attempt(True, True), Attempt(True, False), Attempt(False, True), Attempt(False, False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +52,8 @@ class Recipe:
     without_gradient: tuple[str, ...]
 
 
-class Undecided(Exception):
-    """This batch cannot tell: too few examples, or none with a finite gradient."""
+class NotFinite(Exception):
+    """These examples cannot tell: their gradients are not finite."""
 
 
 class _Comparison(torch.nn.Module):
@@ -109,25 +120,34 @@ def _prove(
     *,
     channels_last: bool,
 ) -> Recipe | None:
-    possible = [n for n in EXAMPLES if n <= len(inputs)]
-    if not possible:
-        raise Undecided
-    # A number that no other axis has makes it plain by shape where the examples are.
-    count = next((n for n in possible if n not in inputs.shape[1:]), possible[0])
-    rows = torch.linspace(0, len(inputs) - 1, count).long()
     comparison = _Comparison(model, loss, sites)
-    for moved in (True, False):
-        values = _values(model, moved=moved)
+    for kind in ATTEMPTS:
+        values = _values(model, moved=kind.moved)
         named = {f"model.{name}": value for name, value in values.items()}
         named |= {f"model.{name}": buffer.clone() for name, buffer in model.named_buffers()}
+        x, y = _random_examples(inputs, targets, normal=kind.normal)
         with torch.random.fork_rng(), torch.enable_grad(), without_fast_path():
             try:
-                arguments = (inputs[rows], targets[rows], values, channels_last)
-                recipe: Recipe | None = functional_call(comparison, named, arguments)
+                recipe: Recipe | None = functional_call(comparison, named, (x, y, values, channels_last))
                 return recipe
-            except Undecided:
+            except NotFinite:
                 continue
-    raise Undecided
+    return None
+
+
+def _random_examples(inputs: Tensor, targets: Tensor, *, normal: bool) -> tuple[Tensor, Tensor]:
+    """A few examples that share only shape and dtype with the given ones: whole numbers are 0 or 1."""
+    # A number that no other axis has makes it plain by shape where the examples are.
+    count = next((n for n in EXAMPLES if n not in inputs.shape[1:]), EXAMPLES[0])
+    generator = torch.Generator().manual_seed(0)
+
+    def like(tensor: Tensor, draw: Callable[..., Tensor]) -> Tensor:
+        shape = (count, *tensor.shape[1:])
+        if tensor.is_floating_point():
+            return draw(shape, generator=generator).to(tensor)
+        return torch.randint(0, 2, shape, generator=generator).to(tensor)
+
+    return like(inputs, torch.randn if normal else torch.rand), like(targets, torch.rand)
 
 
 def _values(model: torch.nn.Module, *, moved: bool) -> dict[str, Tensor]:
@@ -161,7 +181,7 @@ def _agree(true: Mapping[str, Tensor | None], ours: Mapping[str, Tensor], tolera
         return not ours
     finite = torch.stack([torch.isfinite(row).all(1) for row in rows]).all(0)
     if int(finite.sum()) < 2:
-        raise Undecided
+        raise NotFinite
     overall = torch.stack([row[finite].norm() for row in rows]).norm()
     for name, gradient in true.items():
         reference = None if gradient is None else gradient[finite]

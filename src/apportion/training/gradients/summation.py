@@ -6,12 +6,14 @@ Guarantees (law 6). In exact arithmetic, factor × gradient has norm at most the
   which that is not so (squares that overflow or vanish, Gram matrices that cancel, NaN) leaves the fast path: its
   gradient is built by itself in float64. One that is not finite adds nothing, and its rows are replaced by zeros before
   any product, so that it cannot spread.
-- Sums over the batch are rounded to float32 only within blocks of at most 1024 examples (32 where gradients are built),
-  and blocks are added in float64. A block's sum is at most 1024·C long, so storing it moves it by at most
-  1024·2⁻²⁵·C = 3e-5·C, once in each of two neighbouring batches: 6e-5·C, whatever the size of the batch. The factor
-  aims `HEADROOM` = 6e-5 below the clipping norm and so pays for it. The roundings on the way to a block's sum have signs
-  that have nothing to do with the example in question: they add to the length of a difference by their square and by
-  their accidental component along the example only. Small layers, where that could be more, are summed in float64.
+- Sums over the batch are rounded to float32 only within blocks of at most 256 examples (32 where gradients are built),
+  and blocks are added in float64. A block's sum is at most 256·C long, so storing it moves it by at most 256·2⁻²⁵·C =
+  7.6e-6·C, once in each of two neighbouring batches: 1.5e-5·C, whatever the size of the batch. The factor aims 6e-6 below
+  the clipping norm (`HEADROOM`), and the stated bound is 1e-5 above it: together 1.6e-5. The roundings on the way to a
+  block's sum have signs that have nothing to do with the example in question: they add to the length of a difference by
+  their square and by their accidental component along the example only, which is smaller by the root of the number of
+  entries. Layers of more than 2¹⁸ entries, where that root is 500, have blocks of 1024 examples; layers so small that it
+  does not help are summed in float64.
 
 Nothing above depends on realised, private quantities; the stated bound is a function of clip and dtype alone.
 """
@@ -21,7 +23,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from apportion.training.clipping import ClippedSum, clip_factors, flat_norms, stated_bound
+from apportion.training.clipping import ClippedSum, aimed_at, clip_factors, flat_norms, stated_bound
 from apportion.training.gradients.outer import Products, joined
 from apportion.training.gradients.pieces import Piece, in_chunks, overall
 
@@ -29,7 +31,6 @@ from apportion.training.gradients.pieces import Piece, in_chunks, overall
 TRUSTED_UP_TO = {torch.float32: 1e15, torch.float64: 1e145}
 # Below this clipping norm, squares of norms that matter would vanish.
 SMALLEST_CLIP = {torch.float32: 1e-12, torch.float64: 1e-140}
-HEADROOM = {torch.float32: 6e-5, torch.float64: 2e-14}
 ROWS_AT_ONCE = 2**24
 
 
@@ -41,7 +42,7 @@ def clip_and_sum_pieces(
     alone, shared = _apart(pieces)
     norms, floor = _norms(alone, shared, examples)
     dropped = _not_trusted(norms, floor, clip, dtype)
-    aim = clip * (1 - HEADROOM[dtype])
+    aim = aimed_at(clip, dtype)
     factors = (aim / norms).clamp_(max=1)  # whatever this is for those dropped
     sums = _weighted(alone + shared, parameters, factors, dropped)
     if dropped is not None:
