@@ -66,6 +66,13 @@ def test_a_table_that_does_not_fit_its_declaration_is_refused(tmp_path: Path, te
     assert "maybe" not in str(refusal.value)
 
 
+def test_a_file_without_a_header_does_not_have_its_first_record_printed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        prepare(csv(tmp_path, "63,1,HIV-positive\n50,2,healthy\n"), DECLARED)
+    assert "HIV" not in str(refusal.value)
+    assert "63" not in str(refusal.value)
+
+
 def test_a_column_can_be_left_out(tmp_path: Path) -> None:
     declared = Declared(target="ill", classes=("no", "yes"), ranges={"age": (0, 100)}, ignore=("dose", "name"))
     data, _ = prepare(csv(tmp_path, "name,age,dose,ill\nAnna,50,5,no\n"), declared)

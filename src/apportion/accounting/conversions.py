@@ -21,6 +21,8 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
     """
     if rho == 0:
         return 0.0
+    if rho > 1e100:  # where products of ρ and orders overflow
+        return epsilon_of_rho_classic(rho, delta)
     best = math.inf
     low, high = -25.0, 25.0  # of ln(α − 1)
     for _ in range(4):
@@ -51,16 +53,25 @@ def delta_of_mu(mu: float, epsilon: float) -> float:
     return math.exp(first) * -math.expm1(min(epsilon + second - first, 0.0))
 
 
+def _delta_from_above(mu: float, epsilon: float) -> float:
+    """`delta_of_mu` plus what its two nearly equal terms may lose to rounding when μ is tiny."""
+    first = float(log_ndtr(-epsilon / mu + mu / 2))
+    second = float(log_ndtr(-epsilon / mu - mu / 2))
+    return delta_of_mu(mu, epsilon) + math.exp(first) * 2e-15 * (1 + abs(first) + abs(second) + epsilon)
+
+
 def epsilon_of_mu(mu: float, delta: float) -> float:
     """The smallest ε ≥ 0 with δ(ε) ≤ `delta`, from above."""
-    if delta_of_mu(mu, 0.0) <= delta:
+    if mu > 1e100:  # beyond what doubles can square; no such guarantee means anything
+        return math.inf
+    if mu == 0 or _delta_from_above(mu, 0.0) <= delta:
         return 0.0
     low, high = 0.0, mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta))  # ρ + 2√(ρ ln 1/δ) with ρ = μ²/2
     while high - low > _TOLERANCE * high:
         middle = (low + high) / 2
         if middle in (low, high):
             break
-        if delta_of_mu(mu, middle) <= delta:
+        if _delta_from_above(mu, middle) <= delta:
             high = middle
         else:
             low = middle

@@ -20,7 +20,8 @@ class ZeroConcentrated(Accountant[float]):
 
     def price(self, leaf: Leaf) -> Cost[float]:
         if isinstance(leaf, ExponentialMechanism):
-            return Cost.of(exponential_mechanism_range(leaf, self.adjacency) ** 2 / 8)
+            reach = exponential_mechanism_range(leaf, self.adjacency)
+            return Cost.of(reach * reach / 8)
         found = releases(leaf, self.adjacency)
         if isinstance(found, str):
             raise self.unpriced(leaf, found)

@@ -98,10 +98,9 @@ def _scaled(
 
 
 def _undeclared(table: Table, declared: Declared) -> list[str]:
-    problems = []
-    if declared.target not in table.columns:
-        problems.append(f"target: there is no column {declared.target!r}; columns are {', '.join(table.columns)}")
-    problems += [f"range of {name}: there is no such column" for name in declared.ranges if name not in table.columns]
+    if declared.target not in table.columns:  # without a header, column names are somebody's record: print none
+        return [f"target: there is no column {declared.target!r}; does the first line name the columns?"]
+    problems = [f"range of {name}: there is no such column" for name in declared.ranges if name not in table.columns]
     expected = {declared.target, *declared.ignore, *declared.ranges}
     problems += [
         f"column {name} has no declared range: give --range {name}=LOW:HIGH (or [features] in the config), or leave it "

@@ -30,6 +30,7 @@ __all__ = ["LossDistribution"]
 
 # Steps in units of a factor's standard deviation: at 0.05 the interval is about 0.1 % wide.
 _FINENESS = 0.05
+_MOST_FACTORS = 10**9
 _REFINEMENTS = 4
 # Mass left outside the window, relative to a Rényi bound on δ, try after try.
 _OUTSIDE = (1e-7, 1e-12, 1e-12, 1e-12, 1e-12, 1e-12)
@@ -87,6 +88,8 @@ class LossDistribution(Accountant[Price]):
         upper = _without_amplification(way.charged, delta)
         if _is_gaussian(way.charged) and way.met == way.charged:
             return upper * (1 - 1e-12), upper
+        if not _within_reach(way.charged):
+            return 0.0, upper
         lower, step, fineness = 0.0, math.inf, self._fineness
         for _ in range(_REFINEMENTS):
             from_above = composed(way.charged, fineness, _tail_decades(delta), True)
@@ -111,7 +114,7 @@ class LossDistribution(Accountant[Price]):
     def _delta_of(self, bill: Bill, epsilon: float) -> float:
         mu, pure = unamplified(bill)
         plain = conversions.delta_of_mu(mu, epsilon - pure) if epsilon >= pure else 1.0
-        if _is_gaussian(bill):
+        if _is_gaussian(bill) or not _within_reach(bill):
             return plain
         for coarser in (1, 8, 64):  # where no window is short enough
             both = composed(bill, coarser * self._fineness, _SMALLEST_TAIL_DECADES, True)
@@ -124,6 +127,11 @@ class LossDistribution(Accountant[Price]):
     def _fineness(self) -> float:
         """The step is proportional to the root of the tolerance, as errors are of second order."""
         return _FINENESS * math.sqrt(min(self.tolerance / 0.01, 1.0))
+
+
+def _within_reach(bill: Bill) -> bool:
+    """Whether every number of the bill is one that grids were made for; beyond, no amplification is claimed."""
+    return sum(times for _, times in bill) <= _MOST_FACTORS and all(price.within_reach for price, _ in bill)
 
 
 def _is_gaussian(bill: Bill) -> bool:

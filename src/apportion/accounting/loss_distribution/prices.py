@@ -9,6 +9,10 @@ from apportion.accounting.loss_distribution.laws import deviation
 
 # More ways than this to send a unit through disjoint parts are not all tried.
 MAX_WAYS = 64
+# The range of numbers that grids were made and tested for, with room to spare on every side.
+_LEAST_MU, _MOST_MU = 1e-7, 20.0
+_LEAST_RATE, _MOST_BINS = 1e-12, 10**12
+_MOST_EPSILON = 200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,11 @@ class Sampled:
         """About one standard deviation of ln Y, its rare large values apart."""
         return self.mu if self.rate == 1 else self.rate * deviation(self.mu)
 
+    @property
+    def within_reach(self) -> bool:
+        """Whether grids were made for such numbers."""
+        return _LEAST_MU <= self.mu <= _MOST_MU and self.rate >= _LEAST_RATE
+
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
@@ -35,6 +44,10 @@ class Allocated:
     def scale(self) -> float:
         return deviation(self.mu) / math.sqrt(self.bins)
 
+    @property
+    def within_reach(self) -> bool:
+        return _LEAST_MU <= self.mu <= _MOST_MU and self.bins <= _MOST_BINS
+
 
 @dataclass(frozen=True, slots=True)
 class Response:
@@ -46,6 +59,10 @@ class Response:
     def scale(self) -> float:
         return self.epsilon
 
+    @property
+    def within_reach(self) -> bool:
+        return self.epsilon <= _MOST_EPSILON
+
 
 Price = Sampled | Allocated | Response
 Bill = tuple[tuple[Price, int], ...]
@@ -56,7 +73,7 @@ def unamplified(bill: Bill) -> tuple[float, float]:
 
     A sampled or allocated unit is in at most one place per release, so forgetting the secrecy of the place is a bound.
     """
-    mu_squared = math.fsum(times * price.mu**2 for price, times in bill if not isinstance(price, Response))
+    mu_squared = math.fsum(times * price.mu * price.mu for price, times in bill if not isinstance(price, Response))
     pure = math.fsum(times * price.epsilon for price, times in bill if isinstance(price, Response))
     return math.sqrt(mu_squared), pure
 
@@ -104,5 +121,5 @@ def _bill(cost: Cost[Price]) -> Bill:
     plain = [(price, times) for price, times in lines if isinstance(price, Sampled) and price.rate == 1]
     rest = [(price, times) for price, times in lines if not (isinstance(price, Sampled) and price.rate == 1)]
     if plain:
-        rest.append((Sampled(math.sqrt(math.fsum(times * price.mu**2 for price, times in plain))), 1))
+        rest.append((Sampled(math.sqrt(math.fsum(times * price.mu * price.mu for price, times in plain))), 1))
     return tuple(rest)  # type: ignore[arg-type]  # no Largest is left
