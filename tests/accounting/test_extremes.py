@@ -51,6 +51,6 @@ def test_beyond_reach_no_amplification_is_claimed() -> None:
 
 
 def test_counts_beyond_reason_are_refused_without_being_printed() -> None:
-    with pytest.raises(InvalidArgument, match="at most 10.15") as refusal:
+    with pytest.raises(InvalidArgument, match=r"at most 10\^15") as refusal:
         PoissonEpoch(sigma=1.0, rate=0.1, steps=10**400)
     assert len(str(refusal.value)) < 100
