@@ -8,8 +8,8 @@ from torch import Tensor
 from apportion.training.gradients.pieces import SMALL, Part, in_chunks, row_norms, weighted_rows, zeroed
 
 # A built gradient may be this many times as large as the two tensors it is built from; beyond, the Gram matrices are
-# both smaller and cheaper.
-BUILD_UP_TO = 2.0
+# cheaper, and fresh memory for large built gradients costs as much as computing them.
+BUILD_UP_TO = 1.0
 
 # A norm taken from Gram matrices is good to about `eps` times (random-phase estimate ÷ norm)², so it is not trusted
 # when the gradient is this many times shorter than if its terms had random phases.
@@ -18,7 +18,7 @@ CANCELLATION = 10.0
 GRAM_ENTRIES = 2**23
 
 # Sums over examples are rounded to the layer's precision only within blocks of so many examples.
-EXAMPLES_PER_PRODUCT, EXAMPLES_PER_LARGE_PRODUCT, LARGE = 256, 1024, 2**18
+EXAMPLES_PER_PRODUCT, EXAMPLES_PER_LARGE_PRODUCT, LARGE = 256, 1024, 2**15
 
 
 class VectorProducts:

@@ -12,7 +12,7 @@ Guarantees (law 6). In exact arithmetic, factor × gradient has norm at most the
   the clipping norm (`HEADROOM`), and the stated bound is 1e-5 above it: together 1.6e-5. The roundings on the way to a
   block's sum have signs that have nothing to do with the example in question: they add to the length of a difference by
   their square and by their accidental component along the example only, which is smaller by the root of the number of
-  entries. Layers of more than 2¹⁸ entries, where that root is 500, have blocks of 1024 examples; layers so small that it
+  entries. Layers of more than 2¹⁵ entries, where that root is 180, have blocks of 1024 examples; layers so small that it
   does not help are summed in float64.
 
 Nothing above depends on realised, private quantities; the stated bound is a function of clip and dtype alone.
