@@ -19,7 +19,7 @@ import apportion as ap
 from apportion import canonical, durable
 from apportion.bundle import write
 from apportion.bundle.files import LEDGER, PLAN, WEIGHTS
-from apportion.ledger import LedgerWriter
+from apportion.recording import LedgerWriter
 
 EPOCHS, AIM_SECONDS = 400, 2.0
 RESULTS = Path(__file__).parent / "results" / "verify.json"

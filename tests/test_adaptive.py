@@ -11,7 +11,7 @@ import apportion as ap
 from apportion import adaptive, canonical, ledger
 from apportion.errors import BudgetExhausted, CertificationError, DataError, InvalidArgument, LedgerError, UnpricedEvent
 from apportion.events import ExponentialMechanism, GaussianRelease
-from apportion.ledger import LedgerWriter
+from apportion.recording import LedgerWriter
 
 DECAY = ap.ValidationDecay(sigma0=8.0, decay=0.7, period=2, window=1, threshold=2.0)
 

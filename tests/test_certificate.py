@@ -10,7 +10,7 @@ import apportion as ap
 from apportion import ledger
 from apportion.certificate import round_up
 from apportion.errors import CertificationError
-from apportion.ledger import LedgerWriter
+from apportion.recording import LedgerWriter
 
 
 @given(st.floats(1e-9, 1e9))

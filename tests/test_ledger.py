@@ -7,7 +7,7 @@ from conftest import tiny_plan
 from apportion import canonical, ledger
 from apportion.errors import LedgerError
 from apportion.events import GaussianRelease
-from apportion.ledger import LedgerWriter
+from apportion.recording import LedgerWriter
 
 
 @pytest.fixture

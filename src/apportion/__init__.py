@@ -15,7 +15,7 @@ from apportion.bundle.verify import verify
 from apportion.certificate import Certificate, certify
 from apportion.errors import ApportionError
 from apportion.ledger import read as read_ledger
-from apportion.plan import NonPrivatePlan, TrainingPlan, solve
+from apportion.plan import NonPrivatePlan, TrainingPlan
 from apportion.public import PaidLooks, Public
 from apportion.schedules import (
     ExponentialDecay,
@@ -26,6 +26,7 @@ from apportion.schedules import (
     Uniform,
     ValidationDecay,
 )
+from apportion.solver import solve
 
 __version__ = VERSION
 

@@ -4,7 +4,8 @@ from apportion import plan as plans
 from apportion.certificate import ADJACENCY_IN_WORDS
 from apportion.cli import options as o
 from apportion.cli import output
-from apportion.plan import TrainingPlan, solve, unknown_of
+from apportion.plan import TrainingPlan
+from apportion.solver import Unknown, solve, unknown_of
 
 _MOST_ROWS = 40
 
@@ -54,7 +55,7 @@ def plan(
         show(found, solved)
 
 
-def as_data(found: TrainingPlan, solved: plans.Unknown | None) -> dict[str, object]:
+def as_data(found: TrainingPlan, solved: Unknown | None) -> dict[str, object]:
     return {
         "schedule": found.schedule.to_json(),
         "batching": found.to_json()["batching"],
@@ -69,7 +70,7 @@ def as_data(found: TrainingPlan, solved: plans.Unknown | None) -> dict[str, obje
     }
 
 
-def show(found: TrainingPlan, solved: plans.Unknown | None) -> None:
+def show(found: TrainingPlan, solved: Unknown | None) -> None:
     """A bar per epoch, the solved value and the guarantee in words."""
     from rich.table import Table
 

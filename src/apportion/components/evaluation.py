@@ -8,8 +8,9 @@ import numpy as np
 from apportion import durable, ledger
 from apportion.errors import RunError
 from apportion.events import GaussianRelease
-from apportion.ledger import EVALUATION, Evaluation, LedgerWriter
+from apportion.ledger import EVALUATION, Evaluation
 from apportion.randomness import RandomStream
+from apportion.recording import LedgerWriter
 
 
 def evaluation_event(sigma: float) -> GaussianRelease:

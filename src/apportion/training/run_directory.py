@@ -9,8 +9,8 @@ from apportion import canonical, durable, ledger
 from apportion.adaptive import Plan
 from apportion.bundle.files import LEDGER, PLAN, WEIGHTS
 from apportion.errors import RunError
-from apportion.ledger import LedgerWriter
 from apportion.randomness import RandomStream
+from apportion.recording import LedgerWriter
 from apportion.training import checkpoint
 from apportion.training.checkpoint import Checkpoint
 

@@ -15,9 +15,9 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from apportion import _checks
 from apportion.adaptive import AdaptivePlan, Plan
 from apportion.errors import BudgetExhausted, IncompatibleModel, InvalidArgument
-from apportion.ledger import LedgerWriter
 from apportion.public import PaidLooks, Public
 from apportion.randomness import RandomStream
+from apportion.recording import LedgerWriter
 from apportion.training.checkpoint import Checkpoint
 from apportion.training.gradients import trainable
 from apportion.training.losses import PerExampleLoss

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from apportion import canonical, plan, settings
+from apportion import canonical, settings, solver
 from apportion.batching import from_json as batching_from_json
 from apportion.budget import Budget
 from apportion.bundle.model import TableModel
@@ -110,7 +110,7 @@ def _plan(chosen: Settings, schedule: Schedule, budget: Budget, examples: int) -
     }
     if epochs is not None and not schedule.unknowns():
         return TrainingPlan(schedule=schedule, epochs=epochs, **known)
-    return plan.solve(schedule=schedule, epochs=epochs, **known)
+    return solver.solve(schedule=schedule, epochs=epochs, **known)
 
 
 def network(job: Job) -> torch.nn.Sequential:

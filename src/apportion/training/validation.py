@@ -7,9 +7,9 @@ import torch
 
 from apportion.adaptive import AdaptivePlan, Plan
 from apportion.errors import DataError, InvalidArgument
-from apportion.ledger import LedgerWriter
 from apportion.public import PaidLooks, Public, require_public
 from apportion.randomness import RandomStream
+from apportion.recording import LedgerWriter
 from apportion.training.losses import PerExampleLoss
 from apportion.training.metrics import score
 from apportion.training.tensors import PrivateData

@@ -1,0 +1,123 @@
+"""Writing a ledger: each line is on disk before anything computed with its noise is used."""
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from apportion import adaptive, canonical, durable, events
+from apportion.adaptive import AdaptivePlan, Plan
+from apportion.errors import BudgetExhausted
+from apportion.events import Event
+from apportion.ledger import FORMAT, START, Randomness, intact_part, parse, seal
+from apportion.plan import Slot
+
+
+class LedgerWriter:
+    """Appends to a ledger on disk. When a method returns, the line is durable."""
+
+    def __init__(self, path: Path, *, run: str, the_plan: Plan) -> None:
+        self.path = path
+        self.run = run
+        self.scores: list[float] = []
+        self.scored_slot: int | None = None
+        self.used_slots = 0
+        self._spent: list[Event] = []
+        self._plan = the_plan
+        self._index = 0
+        self._head = START
+        self._file = durable.Appender(path)
+
+    @classmethod
+    def create(
+        cls, path: Path, *, the_plan: Plan, randomness: Randomness, declared: Mapping[str, str]
+    ) -> "LedgerWriter":
+        if path.exists():
+            raise FileExistsError(f"{path} exists already")
+        run = secrets.token_hex(16)
+        writer = cls(path, run=run, the_plan=the_plan)
+        writer._append(
+            "plan",
+            {
+                "format": FORMAT,
+                "run": run,
+                "plan": the_plan.to_json(),
+                "randomness": randomness,
+                "declared": dict(declared),
+            },
+        )
+        return writer
+
+    @classmethod
+    def reopen(cls, path: Path) -> "LedgerWriter":
+        """Continue a ledger. A torn last line is replaced by the record of the slot it may have been: it is used up."""
+        whole, torn = intact_part(path.read_bytes())
+        ledger = parse(whole)
+        if torn:
+            durable.shorten(path, len(whole))
+        writer = cls(path, run=ledger.run, the_plan=ledger.plan)
+        writer.scores = [score.score for score in ledger.scores]
+        writer.scored_slot = ledger.scores[-1].slot if ledger.scores else None
+        writer.used_slots = ledger.used_slots
+        writer._spent = [recorded.event for recorded in ledger.events]
+        writer._index = whole.count(b"\n")
+        writer._head = ledger.head
+        if torn and not ledger.released and writer.next_slot() is not None:
+            writer.take_slot()
+        return writer
+
+    def next_slot(self) -> Slot | None:
+        """What `take_slot` would record; None if the plan's slots, or its cap, are used up."""
+        return adaptive.next_slot(self._plan, self._spent, self.scores, self.used_slots)
+
+    def take_slot(self) -> Slot:
+        """Record the next slot as used, and return it."""
+        slot = self.next_slot()
+        if slot is None:
+            raise BudgetExhausted("the plan is used up: no slot is left")
+        self._append("event", {"slot": slot.index, "event": events.to_json(slot.event)})
+        self.used_slots += 1
+        self._spent.append(slot.event)
+        return slot
+
+    def append_score(self, score: float) -> None:
+        """Record what the model scored, on public data, after the latest slot."""
+        self._append("score", {"slot": self.used_slots - 1, "score": float(score)})
+        self.scores.append(float(score))
+        self.scored_slot = self.used_slots - 1
+
+    def append_event(self, event: Event) -> None:
+        """Record a mechanism that is not one of the plan's slots.
+
+        It is paid for on top of a fixed plan; in an adaptive one it counts towards the cap.
+        """
+        if isinstance(self._plan, AdaptivePlan) and (self._plan.floor or not self._plan.admits(event, self._spent)):
+            raise BudgetExhausted("this event does not fit under the plan's cap (beside a floor, none does)")
+        self._append("event", {"slot": None, "event": events.to_json(event)})
+        self._spent.append(event)
+
+    def append_release(self, weights: str) -> None:
+        self._append("release", {"what": "final-weights", "weights": weights})
+
+    def append_evaluation(self, right: int, wrong: int) -> None:
+        """The noisy counts; the event that pays for them was appended just before."""
+        self._append("evaluation", {"right": right, "wrong": wrong})
+
+    def _append(self, kind: str, body: Mapping[str, Any]) -> None:
+        content = {"index": self._index, "previous": self._head, "kind": kind, "body": body}
+        record = {**content, "hash": seal(content)}
+        self._file.append(canonical.dumps(record).encode() + b"\n")
+        self._index += 1
+        self._head = str(record["hash"])
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
