@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import tiny_plan, train
+from conftest import tiny_data, tiny_plan, train
 
 import apportion as ap
 from apportion.bundle import archive, files
@@ -81,3 +81,53 @@ def test_certificates_follow_their_schema_by_an_independent_validator(bundle: Pa
     for name, kind in ((files.CERTIFICATE, "certificate"), (files.MANIFEST, "manifest")):
         jsonschema.Draft202012Validator.check_schema(schema.load(kind, 1))
         jsonschema.validate(json.loads((bundle / name).read_bytes()), schema.load(kind, 1))
+
+
+def adaptive(**changes: Any) -> ap.AdaptivePlan:
+    values: dict[str, Any] = {
+        "budget": ap.Budget(epsilon=2.0, delta=1e-5),
+        "examples": 60,
+        "batching": ap.Shuffle(batches=3),
+        "schedule": ap.ValidationDecay(sigma0=9.0, decay=0.7, period=2, window=1),
+        "epochs": 4,
+        "clip": 1.0,
+    }
+    return ap.AdaptivePlan(**(values | changes))
+
+
+ADAPTIVE = {
+    "rho": adaptive(budget=ap.Budget(rho=0.05)),
+    "epsilon": adaptive(),
+    "partition": adaptive(batching=ap.Partition(batches=3), order=8.0),
+    "poisson": adaptive(batching=ap.Poisson(rate=0.4)),
+    "floor": adaptive(batching=ap.Partition(batches=3), floor=ap.Uniform(sigma0=4.0), epochs=3),
+    "grid": adaptive(noise="grid"),
+}
+
+
+@pytest.mark.parametrize("name", ADAPTIVE)
+def test_adaptive_runs_are_published_by_their_cap_and_verify(tmp_path: Path, name: str) -> None:
+    plan = ADAPTIVE[name]
+    run = train(tmp_path / "run", plan, validation=ap.Public(tiny_data(20)))
+    certificate = run.publish(tmp_path / "bundle", as_zip=True)
+    assert certificate.guarantee.epsilon == plan.guarantees(plan.delta)[0].epsilon, "the cap, not the realised sum"
+    for published in (tmp_path / "bundle", tmp_path / "bundle.zip"):
+        assert ap.verify(published, strict=True).problems == ()
+    words = (tmp_path / "bundle" / files.WORDS).read_text()
+    assert ("floor" if name == "floor" else "cap") in words
+    assert ("covered (sums rounded" in words) == (name == "grid")
+
+
+def test_an_adaptive_bundle_with_an_edited_score_is_refused(tmp_path: Path) -> None:
+    train(tmp_path / "run", adaptive(), validation=ap.Public(tiny_data(20))).publish(tmp_path / "bundle")
+    path = tmp_path / "bundle" / files.LEDGER
+    path.write_bytes(path.read_bytes().replace(b'"score":0.', b'"score":1.', 1))
+    assert ap.verify(tmp_path / "bundle").problems
+
+
+def test_an_adaptive_run_is_drawn_and_explained(apportion: Any, tmp_path: Path) -> None:
+    run = train(tmp_path / "run", adaptive(), validation=ap.Public(tiny_data(20)))
+    run.publish(tmp_path / "bundle")
+    for command in (("report", tmp_path / "run"), ("explain", tmp_path / "bundle"), ("status", tmp_path / "run")):
+        code, _, err = apportion(*command)
+        assert code == 0, err
