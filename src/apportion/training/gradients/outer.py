@@ -9,7 +9,7 @@ from apportion.training.gradients.pieces import SMALL, Part, in_chunks, row_norm
 
 # A built gradient may be this many times as large as the two tensors it is built from; beyond, the Gram matrices are
 # cheaper, and fresh memory for large built gradients costs as much as computing them.
-BUILD_UP_TO = 1.0
+BUILD_UP_TO = 1.2
 
 # A norm taken from Gram matrices is good to about `eps` times (random-phase estimate ÷ norm)², so it is not trusted
 # when the gradient is this many times shorter than if its terms had random phases.
