@@ -107,7 +107,7 @@ class TrainingPlan:
     @cached_property
     def guarantee(self) -> accounting.Guarantee:
         """The tightest proven guarantee of the whole plan."""
-        return accounting.tightest(self.event, self.delta, self.neighbours)
+        return accounting.guarantees(self.event, self.delta, self.neighbours, lower_bounds=False)[0]
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 from apportion import _checks, accounting, schedules
 from apportion.batching import Batching
 from apportion.budget import RELATIVE_SLACK, Budget
 from apportion.errors import BudgetExhausted, InvalidArgument, Unsolvable
-from apportion.events import Adjacency, Composed, Event
+from apportion.events import Adjacency, Composed, Event, Repeated
 from apportion.plan import (
     MOST_EPOCHS,
     Noise,
@@ -27,6 +28,7 @@ Spent = Callable[[Budget, Event, Adjacency], float]
 LEAST_SPENT = 0.999  # a solved sigma0 or decay spends at least this share of the budget
 _RHO_TOLERANCE = 1e-13
 _EPSILON_TOLERANCE = 1e-4
+_GROUPS = 8  # of epochs, when a cost is wanted roughly
 
 
 def solve(
@@ -52,25 +54,25 @@ def solve(
     spare = _checks.count("spare_epochs", spare_epochs, least=0)
     neighbours = checked_adjacency(batching, adjacency)
 
-    def price(candidate: Schedule, slots: int, spent: Spent) -> float:
+    def price(candidate: Schedule, slots: int, spent: Spent, groups: int | None = None) -> float:
         try:
-            events = tuple(batching.event(candidate(index)) for index in range(slots))
+            events = _events(batching, candidate, slots, groups or slots)
         except InvalidArgument:  # a noise multiplier that underflowed to zero: infinitely dear
             return math.inf
         return spent(budget, Composed(events=events), neighbours)
 
     if unknown == "epochs":
-        epochs = _most_epochs(lambda slots: price(schedule, slots, spent), budget, spare)
+        about = _most_epochs(lambda slots: price(schedule, slots, spent, _GROUPS), budget, spare)
+        epochs = _exactly_most_epochs(lambda slots: price(schedule, slots, spent), budget, spare, about)
     else:
         assert epochs is not None
         slots = _checks.count("epochs", epochs) + spare
-        schedule = _solved_schedule(
-            unknown,
-            schedule,
-            lambda candidate: price(candidate, slots, spent),
-            lambda candidate: price(candidate, slots, _spent_without_amplification),
-            budget,
+        costs = Costs(
+            exact=lambda candidate: price(candidate, slots, spent),
+            rough=lambda candidate: price(candidate, slots, spent, _GROUPS),
+            quick=lambda candidate: price(candidate, slots, _spent_without_amplification),
         )
+        schedule = _solved_schedule(unknown, schedule, costs, budget)
     assert epochs is not None
     return TrainingPlan(
         budget=budget,
@@ -93,6 +95,36 @@ def unknown_of(schedule: Schedule, epochs: int | None) -> Unknown:
         found = f"missing: {', '.join(missing)}" if missing else "all are given"
         raise InvalidArgument(f"leave exactly one of {names} out, to be solved for ({found})")
     return missing[0]  # type: ignore[return-value]  # schedules have no other optional fields
+
+
+def _exactly_most_epochs(cost: Callable[[int], float], budget: Budget, spare: int, about: int) -> int:
+    """From a good guess, one by one: the most epochs that fit."""
+    while about > 1 and not budget.admits(cost(about + spare)):
+        about -= 1
+    if not budget.admits(cost(about + spare)):
+        raise BudgetExhausted(f"not even one epoch fits the budget ({budget}): it costs {cost(1 + spare):.6g}")
+    while about < MOST_EPOCHS and budget.admits(cost(about + 1 + spare)):
+        about += 1
+    return about
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a candidate costs: as it will be certified; about, from a few groups of epochs; at most, in microseconds."""
+
+    exact: Callable[[Schedule], float]
+    rough: Callable[[Schedule], float]
+    quick: Callable[[Schedule], float]
+
+
+def _events(batching: Batching, schedule: Schedule, slots: int, groups: int) -> tuple[Event, ...]:
+    """The slots in order; if there are more than `groups`, as so many groups, each at the noise of its middle."""
+    ends = [round(slots * (i + 1) / groups) for i in range(groups)] if groups < slots else list(range(1, slots + 1))
+    starts = [0, *ends[:-1]]
+    return tuple(
+        Repeated(event=batching.event(schedule((start + end - 1) // 2)), count=end - start)
+        for start, end in zip(starts, ends, strict=True)
+    )
 
 
 def _spent_without_amplification(budget: Budget, event: Event, adjacency: Adjacency) -> float:
@@ -119,8 +151,7 @@ def _most_epochs(cost: Callable[[int], float], budget: Budget, spare: int) -> in
 def _solved_schedule(
     unknown: Unknown,
     schedule: Schedule,
-    cost: Callable[[Schedule], float],
-    quick_cost: Callable[[Schedule], float],
+    costs: Costs,
     budget: Budget,
 ) -> Schedule:
     """Search along one axis on which cost rises: ln(1/σ₀), or the schedule's own order of decays."""
@@ -131,13 +162,21 @@ def _solved_schedule(
 
     axis = (-25.0, 5.0) if unknown == "decay" else _sigma0_axis(schedule)
     tolerance = _RHO_TOLERANCE if budget.rho is not None else _EPSILON_TOLERANCE
-    start = _admitted_by_bisection(lambda position: quick_cost(at(position)), budget, *axis)
-    found, spent = _dearest_admitted(lambda position: cost(at(position)), budget, start, axis[1], tolerance)
+    start = _admitted_by_bisection(lambda position: costs.quick(at(position)), budget, *axis)
+    found, spent = _guided(
+        lambda position: costs.exact(at(position)),
+        lambda position: costs.rough(at(position)),
+        budget.limit,
+        start,
+        axis[1],
+        tolerance,
+    )
     if not LEAST_SPENT * budget.limit <= spent <= budget.limit * (1 + RELATIVE_SLACK):
         unit = "rho" if budget.rho is not None else "epsilon"
         raise Unsolvable(
             f"no {unknown} spends the budget ({budget}) in these epochs: attainable are {unit} from "
-            f"{cost(at(axis[0])):.6g} to {cost(at(axis[1])):.6g}; change epochs, the schedule's other values or the budget"
+            f"{costs.exact(at(axis[0])):.6g} to {costs.exact(at(axis[1])):.6g}; change epochs, the schedule's other values "
+            "or the budget"
         )
     return at(found)
 
@@ -158,35 +197,67 @@ def _admitted_by_bisection(cost: Callable[[float], float], budget: Budget, low: 
     return low
 
 
+def _guided(
+    exact: Callable[[float], float],
+    rough: Callable[[float], float],
+    limit: float,
+    start: float,
+    end: float,
+    tolerance: float,
+) -> tuple[float, float]:
+    """`_dearest_admitted` of the exact cost, with the rough one showing the way: their ratio hardly changes."""
+    aim = limit
+    for _ in range(4):
+        found, _ = _dearest_admitted(rough, aim, start, end, tolerance / 4)
+        spent = exact(found)
+        if (1 - tolerance) * limit <= spent <= limit:
+            return found, spent
+        if not 0 < spent < math.inf:
+            break
+        aim *= (1 - tolerance / 2) * limit / spent
+    return _dearest_admitted(exact, limit, start, end, tolerance)
+
+
 def _dearest_admitted(
-    cost: Callable[[float], float], budget: Budget, low: float, end: float, tolerance: float
+    cost: Callable[[float], float], limit: float, low: float, end: float, tolerance: float
 ) -> tuple[float, float]:
     """The position up to `end` whose cost is as near below the limit as the tolerance asks, and that cost.
 
     First outwards until the limit is passed, in strides that would suffice if ε were proportional to 1/σ, then secant
-    steps on ln cost within the bracket, every fourth one a bisection, because cost may be flat, or infinite. What is
-    returned is admitted, if `low` is.
+    steps on ln cost; a bisection where they leave the bracket, and every fourth time, because cost may be flat, or
+    infinite. What is returned is admitted, if `low` is.
     """
-    below, stride = cost(low), 0.0
-    if below > budget.limit:
+    below, growth = cost(low), 1.0
+    if below > limit:
         return low, below
     while True:
-        stride = max(1.2 * stride, math.log(budget.limit / max(below, 1e-300)), 1e-3)
+        stride = max(growth * math.log(limit / max(below, 1e-300)), 1e-3 * growth)
         high = min(low + min(stride, 2.0), end)
-        if (above := cost(high)) > budget.limit:
+        if (above := cost(high)) > limit:
             break
-        low, below = high, above
+        low, below, growth = high, above, 1.5 * growth
         if high == end:
             return low, below
+    # Aim a little below the limit: a landing above it gives no usable answer.
+    target = limit * (1 - tolerance / 2)
+    before, latest = (low, below), (high, above)
     for iteration in range(200):
-        if below >= (1 - tolerance) * budget.limit or high - low < 1e-15 * max(abs(low), abs(high), 1e-3):
+        if below >= (1 - tolerance) * limit or high - low < 1e-15 * max(abs(low), abs(high), 1e-3):
             break
-        share = 0.5
-        if iteration % 4 < 3 and below > 0 and math.isfinite(above):
-            # Aim a little below the limit: a landing above it gives no usable answer.
-            target = math.log(budget.limit) + math.log1p(-tolerance / 2)
-            share = (target - math.log(below)) / (math.log(above) - math.log(below))
-        middle = low + min(max(share, 1e-3), 1 - 1e-3) * (high - low)
-        spent = cost(middle)
-        low, below, high, above = (middle, spent, high, above) if spent <= budget.limit else (low, below, middle, spent)
+        middle = _secant(before, latest, target)
+        if iteration % 4 == 3 or not low < middle < high:
+            middle = (low + high) / 2
+        before, latest = latest, (middle, cost(middle))
+        if latest[1] <= limit:
+            low, below = latest
+        else:
+            high = middle
     return low, below
+
+
+def _secant(first: tuple[float, float], second: tuple[float, float], target: float) -> float:
+    """Where the line through two points (position, ln cost) meets ln target; NaN if it does not."""
+    if not (0 < first[1] < math.inf and 0 < second[1] < math.inf) or first[1] == second[1]:
+        return math.nan
+    slope = (second[0] - first[0]) / (math.log(second[1]) - math.log(first[1]))
+    return second[0] + (math.log(target) - math.log(second[1])) * slope

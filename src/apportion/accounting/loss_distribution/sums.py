@@ -47,7 +47,7 @@ class Chernoff:
 
 
 class LatticeSums:
-    """Sums of `count` independent values d·lattice[j] with the given weights, within a window."""
+    """Sums of up to `count` independent values d·lattice[j] with the given weights, within a window."""
 
     def __init__(self, lattice: Array, weights: Array, d: float, window: Chernoff, count: int) -> None:
         self.lattice, self.weights, self.d = lattice, weights, d
@@ -56,49 +56,81 @@ class LatticeSums:
         last = min(math.ceil(high / d), count * int(lattice[-1]))
         self.length = fft.next_fast_len(max(last - self.first, int(lattice[-1] - lattice[0])) + 1, real=True)
         self.window = window
+        self._count = count
+        self._prepared: list[_Tilted] = []
 
     def of(self, count: int, upper: bool) -> tuple[Array, Array]:
         """(positions, masses under Q) inside the window, each mass from above or from below."""
-        positions = np.arange(self.first, self.first + self.length)
-        best, error = np.zeros(self.length), np.full(self.length, np.inf)
-        for tilt in (0.0, 0.75 * self.window.up, -0.75 * self.window.down):
-            masses, off, folded, log_unit = self._pass(tilt, count)
-            unit = np.exp(np.minimum(log_unit - tilt * self.d * positions, 300.0))
-            better = (off + folded) * unit < error
-            best = np.where(better, (masses + off if upper else masses - off - folded) * unit, best)
-            error = np.where(better, (off + folded) * unit, error)
-        inside = (positions * self.d >= self.window.low) & (positions * self.d <= self.window.high)
+        if not self._prepared:
+            tilts = (0.0, 0.75 * self.window.up, -0.75 * self.window.down)
+            self._prepared = [self._tilted(tilt) for tilt in tilts]
+        low, high = self._inside()
+        best, error = np.zeros(high - low), np.full(high - low, np.inf)
+        for tilted in self._prepared:
+            masses, off, folded = self._pass(tilted, count)
+            unit = np.exp(np.minimum(count * tilted.log_total + tilted.falling[low:high], 300.0))
+            allowed = (off + folded) * unit
+            better = allowed < error
+            best = np.where(better, (masses[low:high] + (off if upper else -off - folded)) * unit, best)
+            error = np.where(better, allowed, error)
         # Folding only adds mass, so an upper bound need not allow for it.
-        return self.d * positions[inside], np.maximum(best[inside], 0.0)
+        return self.d * np.arange(self.first + low, self.first + high), np.maximum(best, 0.0)
 
-    def _pass(self, tilt: float, count: int) -> tuple[Array, float, float, float]:
-        """(tilted masses, rounding error of each, mass that folds into the window, logarithm of the unit)."""
-        tilted = self.weights * np.exp(tilt * self.d * self.lattice)
+    def _inside(self) -> tuple[int, int]:
+        """Where the window begins and ends among the positions."""
+        low = math.ceil(self.window.low / self.d) - self.first
+        high = math.floor(self.window.high / self.d) - self.first + 1
+        return min(max(low, 0), self.length), min(max(high, 0), self.length)
+
+    def _tilted(self, tilt: float) -> "_Tilted":
+        x = self.d * self.lattice
+        tilted = self.weights * np.exp(tilt * x)
         total = float(tilted.sum())
         tilted = tilted / total
         placed = np.zeros(self.length)
         placed[self.lattice % self.length] = tilted
-        characteristic = fft.rfft(placed)
+        deviation = math.sqrt(self._count * float(tilted @ (x - float(tilted @ x)) ** 2))
+        shifts = np.minimum(_SHIFTS / max(deviation, self.d / 100), 500 / np.max(np.abs(x)))
+        return _Tilted(
+            log_total=math.log(total),
+            falling=-tilt * self.d * np.arange(self.first, self.first + self.length),
+            characteristic=fft.rfft(placed),
+            shifts=shifts,
+            log_rising=np.log(np.exp(np.outer(shifts, x)) @ tilted),
+            log_falling=np.log(np.exp(-np.outer(shifts, x)) @ tilted),
+        )
+
+    def _pass(self, tilted: "_Tilted", count: int) -> tuple[Array, float, float]:
+        """(tilted masses, rounding error of each, mass that folds into the window)."""
         error = rounding(self.length) + 4 * EPS
-        rest = (np.abs(characteristic) + error) ** (count - 1)
-        product = power(characteristic, count)
+        rest = (np.abs(tilted.characteristic) + error) ** (count - 1)
+        product = power(tilted.characteristic, count)
         masses = np.roll(fft.irfft(product, self.length), -(self.first % self.length))
         off = 2 / self.length * float(count * error * rest.sum() + rounding(self.length) * np.abs(product).sum())
-        return masses, off, self._outside(tilted, count), count * math.log(total)
+        return masses, off, self._outside(tilted, count)
 
-    def _outside(self, tilted: Array, count: int) -> float:
+    def _outside(self, tilted: "_Tilted", count: int) -> float:
         """Mass of the tilted sum outside the transform's reach (Chernoff); none where the sum cannot go."""
-        x = self.d * self.lattice
-        deviation = math.sqrt(count * float(tilted @ (x - float(tilted @ x)) ** 2))
-        shifts = np.minimum(_SHIFTS / max(deviation, self.d / 100), 500 / np.max(np.abs(x)))
         end, outside = self.first + self.length, 0.0
         if end <= count * self.lattice[-1]:
-            above = count * np.log(np.exp(np.outer(shifts, x)) @ tilted) - shifts * self.d * end
+            above = count * tilted.log_rising - tilted.shifts * self.d * end
             outside += math.exp(min(float(np.min(above)), 0.0))
         if self.first > count * self.lattice[0]:
-            below = count * np.log(np.exp(-np.outer(shifts, x)) @ tilted) + shifts * self.d * (self.first - 1)
+            below = count * tilted.log_falling + tilted.shifts * self.d * (self.first - 1)
             outside += math.exp(min(float(np.min(below)), 0.0))
         return outside
+
+
+@dataclass(frozen=True, slots=True)
+class _Tilted:
+    """One value under a tilt: what sums of any number of them share."""
+
+    log_total: float
+    falling: Array
+    characteristic: Array
+    shifts: Array
+    log_rising: Array
+    log_falling: Array
 
 
 def pairwise(x: Array, weights: Array, more_x: Array, more_weights: Array) -> tuple[Array, Array]:
