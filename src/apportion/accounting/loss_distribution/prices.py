@@ -73,7 +73,7 @@ def unamplified(bill: Bill) -> tuple[float, float]:
 
     A sampled or allocated unit is in at most one place per release, so forgetting the secrecy of the place is a bound.
     """
-    mu_squared = math.fsum(times * price.mu * price.mu for price, times in bill if not isinstance(price, Response))
+    mu_squared = math.fsum(times * (price.mu * price.mu) for price, times in bill if not isinstance(price, Response))
     pure = math.fsum(times * price.epsilon for price, times in bill if isinstance(price, Response))
     return math.sqrt(mu_squared), pure
 
@@ -121,5 +121,5 @@ def _bill(cost: Cost[Price]) -> Bill:
     plain = [(price, times) for price, times in lines if isinstance(price, Sampled) and price.rate == 1]
     rest = [(price, times) for price, times in lines if not (isinstance(price, Sampled) and price.rate == 1)]
     if plain:
-        rest.append((Sampled(math.sqrt(math.fsum(times * price.mu * price.mu for price, times in plain))), 1))
+        rest.append((Sampled(math.sqrt(math.fsum(times * (price.mu * price.mu) for price, times in plain))), 1))
     return tuple(rest)  # type: ignore[arg-type]  # no Largest is left
