@@ -26,6 +26,7 @@ def interrupting(at: tuple[int, ...]) -> Any:
                 os.kill(os.getpid(), signal.SIGINT)
             return super().step(closure)
 
+    Interrupting.__name__ = "SGD"  # what the ledger declares, so that the run is resumed with what it was begun with
     return lambda parameters: Interrupting(parameters, lr=0.1)
 
 
