@@ -4,6 +4,7 @@ The start-up checks speak of the model as it was then. The guard sees to it that
 same trainable parameters, and everything that is published but not trained (buffers, frozen parameters) as it was.
 """
 
+import hashlib
 from weakref import WeakSet
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from apportion.errors import IncompatibleModel, RunError
 from apportion.training.gradients import trainable
 
+_PIECE = 1 << 20  # values
 _OPEN: "WeakSet[torch.nn.Module]" = WeakSet()
 _TRAINED: "WeakSet[torch.nn.Module]" = WeakSet()
 _TRAINED_WITHOUT_PRIVACY: "WeakSet[torch.nn.Module]" = WeakSet()
@@ -23,12 +25,17 @@ class Guard:
         self._model, self._optimizer = model, optimizer
         self._modes = [(name, module, module.training) for name, module in model.named_modules()]
         self._trainable = self._trained()
-        still = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        self._still = {name: value.detach().clone() for name, value in still.items() if name not in trainable(model)}
+        self._still = self._not_trained()
 
     def _trained(self) -> tuple[tuple[str, int], ...]:
         updated = [id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]]
         return (*((name, id(p)) for name, p in trainable(self._model).items()), *(("optimizer", i) for i in updated))
+
+    def _not_trained(self) -> dict[str, bytes]:
+        """A digest of everything that is published but not trained; a frozen backbone may be too large to copy."""
+        state = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
+        learned = trainable(self._model)
+        return {name: _digest(value) for name, value in state.items() if name not in learned}
 
     def before_step(self) -> None:
         """Refuse a step of a model that is no longer the one that was checked; nothing has been touched then."""
@@ -48,20 +55,22 @@ class Guard:
 
     def before_release(self) -> None:
         """Refuse to let go of anything if what is not trained has changed: no noise was added to that."""
-        now = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
-        known = set(self._still) | set(trainable(self._model))
-        reasons = [f"{name} appeared after the run was set up" for name in now if name not in known]
-        for name, before in self._still.items():
-            if name not in now or now[name].shape != before.shape or not _same(now[name].detach(), before):
-                reasons.append(f"{name} is not trained, yet it changed during the run, without noise: keep it constant")
-        if reasons:
-            raise IncompatibleModel(reasons)
+        now = self._not_trained()
+        changed = sorted(name for name in {*now, *self._still} if now.get(name) != self._still.get(name))
+        if changed:
+            raise IncompatibleModel(
+                [
+                    f"{name} is not trained, yet it changed during the run, without noise: keep it constant"
+                    for name in changed
+                ]
+            )
 
 
-def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Equal, NaN being equal to itself."""
-    equal = first == second
-    return bool((equal | ((first != first) & (second != second))).all())
+def _digest(tensor: torch.Tensor) -> bytes:
+    digest = hashlib.blake2b(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+    for piece in tensor.detach().reshape(-1).split(_PIECE):  # type: ignore[no-untyped-call]  # torch's stub
+        digest.update(piece.contiguous().cpu().view(torch.uint8).numpy())
+    return digest.digest()
 
 
 def open_model(model: torch.nn.Module) -> None:
