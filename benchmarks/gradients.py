@@ -10,6 +10,7 @@ timed, every engine has to reproduce the loop over single examples. Writes `resu
 
 import argparse
 import json
+import math
 import platform
 import statistics
 import subprocess
@@ -23,7 +24,7 @@ HERE = Path(__file__).parent
 OPACUS = ["opacus-hooks", "opacus-functorch", "opacus-ew", "opacus-ghost"]
 ENGINES = ["stock", "layout", "ours", *OPACUS]
 SECONDS_PER_TURN = 0.12
-LARGEST_DEVIATION = 2e-3
+LARGEST_DEVIATION = 1e-2  # float32, and a ReLU may flip
 
 # Workload → most that ours may take, relative to the layout baseline; least that the best Opacus mode must take,
 # relative to ours; least that its default must take.
@@ -139,7 +140,7 @@ def table(threads: int, results: dict[str, Any]) -> str:
     ]
     for name, result in results.items():
         cells = [spread(ratios(result.get(engine, {}), result["stock"])) for engine in engines[1:]]
-        milliseconds = 1000 * statistics.median(result["stock"]["seconds"])
+        milliseconds = 1000 * statistics.median(result["stock"].get("seconds", [math.nan]))
         against_layout = spread(ratios(result["ours"], result["layout"]))
         what = f"{name}: {WORKLOADS[name].what} | {WORKLOADS[name].batch} | {milliseconds:.2f} | {against_layout}"
         lines.append(f"| {what} | " + " | ".join(cells) + " |")

@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from apportion.training.gradients.outer import outer_products
+from apportion.training.gradients.outer import BuiltProducts, outer_products, worth_building
 from apportion.training.gradients.pieces import Instantiated, Part, Piece, as_sequence
 from apportion.training.gradients.registry import RuleDoesNotApply, Use, rule_for, wide
+
+# Patches are gathered for so many numbers at a time, which stay in cache.
+PATCH_ENTRIES = 2**19
 
 Convolution = torch.nn.Conv1d | torch.nn.Conv2d
 
@@ -31,6 +34,8 @@ def convolution(use: Use) -> list[Piece]:
     if layer.groups > 1:
         return _grouped(use, layer, patches, gradient)
     area = patches.shape[-1] * layer.weight[0, 0].numel()
+    if worth_building(gradient.shape[1] * (len(gradient) // use.examples), area, layer.out_channels):
+        return [_built_in_portions(use, layer, patches, gradient)]
     return [
         outer_products(
             use.parts["weight"],
@@ -40,6 +45,24 @@ def convolution(use: Use) -> list[Piece]:
             unpack=lambda built: _channels_first(layer, built),
         )
     ]
+
+
+def _built_in_portions(use: Use, layer: Convolution, patches: Tensor, gradient: Tensor) -> Piece:
+    """Patches of a few images at a time: all together they are many times the image, and fresh memory is slow."""
+    N, positions, out_channels = gradient.shape
+    area = use.parts["weight"].shape[1:].numel()
+    built = gradient.new_empty(N, out_channels, area)
+    at_once = max(1, PATCH_ENTRIES // (positions * area))
+    scratch = gradient.new_empty(min(at_once, N), *patches.shape[1:])
+    for start in range(0, N, at_once):
+        rows = slice(start, min(start + at_once, N))
+        gathered = scratch[: rows.stop - start].copy_(patches[rows]).view(-1, positions, area)
+        torch.bmm(gradient[rows].transpose(1, 2), gathered, out=built[rows])
+    if use.examples < N:
+        built = built.reshape(use.examples, -1, out_channels, area).sum(1)
+    bias = use.parts.get("bias")
+    bias_rows = None if bias is None else as_sequence(gradient, use.examples, out_channels).sum(1)
+    return BuiltProducts(use.parts["weight"], bias, built, bias_rows, lambda rows: _channels_first(layer, rows))
 
 
 def channels_last(images: Tensor) -> Tensor:

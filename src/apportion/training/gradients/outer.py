@@ -79,6 +79,10 @@ def as_it_is(built: Tensor) -> Tensor:
     return built
 
 
+def worth_building(T: int, inwards: int, outwards: int) -> bool:
+    return inwards * outwards <= BUILD_UP_TO * T * (inwards + outwards)
+
+
 def outer_products(
     weight: Part | None, bias: Part | None, inputs: Tensor, gradient: Tensor, unpack: Unpack = as_it_is
 ) -> "BuiltProducts | GramProducts":
@@ -87,8 +91,7 @@ def outer_products(
     `inputs` (examples, T, inwards), `gradient` (examples, T, outwards); `weight` or `bias` is None where frozen or
     absent; `unpack` turns (…, outwards, inwards) into the weight's own order where that differs.
     """
-    T, inwards, outwards = inputs.shape[1], inputs.shape[2], gradient.shape[2]
-    if weight is not None and inwards * outwards > BUILD_UP_TO * T * (inwards + outwards):
+    if weight is not None and not worth_building(inputs.shape[1], inputs.shape[2], gradient.shape[2]):
         return GramProducts(weight, bias, inputs, gradient, unpack)
     # (examples, outwards, inwards); inputs and gradient can be freed from here on
     built = None if weight is None else torch.bmm(gradient.transpose(1, 2), inputs)
