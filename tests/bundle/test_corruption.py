@@ -67,3 +67,22 @@ def test_a_byte_too_many_or_too_few_is_caught(small: Path, name: str) -> None:
         path.write_bytes(changed)
         assert not ap.verify(small).verified
     path.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of a table model, which describes itself in model.json."""
+    from apportion.settings import Settings
+    from apportion.training.tabular import prepare_job, train_job
+
+    directory = tmp_path_factory.mktemp("table")
+    chosen = Settings(dataset="wisconsin", examples=560, batching="shuffle", batches=2, epochs=1, hidden=())
+    job = prepare_job(chosen, ap.Uniform(sigma0=9.0), ap.Budget(epsilon=3.0, delta=1e-5))
+    train_job(job, directory / "run", progress=False).publish(directory / "bundle")
+    assert ap.verify(directory / "bundle").verified
+    return directory / "bundle"
+
+
+def test_every_byte_of_the_models_description_counts(table: Path) -> None:
+    path = table / files.MODEL
+    assert missed(table, path, range(path.stat().st_size)) == []
