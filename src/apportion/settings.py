@@ -18,7 +18,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         name: name
         for name in (
             "examples", "batching", "batches", "rate", "schedule", "sigma0", "decay", "period", "sigma_end", "epochs",
-            "spare_epochs", "clip",
+            "spare_epochs", "clip", "noise",
         )
     },
     "model": {"hidden": "hidden", "activation": "activation"},
@@ -28,6 +28,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
 FILE = "settings.json"  # in a run directory: private, because it names the data file
 
 DATASETS = ("wisconsin",)
+NOISES = ("float", "grid")
 ACTIVATIONS = ("relu", "tanh")
 OPTIMIZERS = ("sgd", "adam")
 
@@ -58,6 +59,7 @@ class Settings:
     epochs: int | None = None
     spare_epochs: int = 0
     clip: float = 1.0
+    noise: str = "float"
     hidden: tuple[int, ...] = (16,)
     activation: str = "tanh"
     optimizer: str = "sgd"
@@ -73,6 +75,7 @@ class Settings:
     def _checks(self) -> list[Any]:
         return [
             lambda: self.dataset is None or _checks.choice("dataset", self.dataset, DATASETS),
+            lambda: _checks.choice("noise", self.noise, NOISES),
             lambda: _checks.choice("activation", self.activation, ACTIVATIONS),
             lambda: _checks.choice("optimizer", self.optimizer, OPTIMIZERS),
             lambda: _checks.positive("lr", self.lr),

@@ -268,6 +268,15 @@ def test_all_problems_of_a_config_are_reported_at_once(apportion: Call, tmp_path
         assert problem in err
 
 
+def test_noise_on_a_grid_is_certified_as_covering_floating_point(apportion: Call, tmp_path: Path) -> None:
+    as_json(apportion(*TRAIN, "--noise", "grid", "--out", tmp_path / "run", "--json"))
+    published = as_json(apportion("publish", tmp_path / "run", "--to", tmp_path / "bundle", "--json"))
+    assert published["floating_point"] == "covered"
+    assert as_json(apportion("verify", tmp_path / "bundle", "--json"))["verified"]
+    code, _, err = apportion(*TRAIN, "--noise", "loud", "--out", tmp_path / "other")
+    assert (code, "noise" in err) == (2, True)
+
+
 def test_a_seeded_run_needs_force_to_be_published(apportion: Call, tmp_path: Path) -> None:
     run = tmp_path / "run"
     as_json(apportion(*TRAIN, "--seeded-for-research-only", "3", "--out", run, "--json"))

@@ -44,6 +44,7 @@ def train(
     epochs: o.EpochsOption = None,
     spare_epochs: t.SpareEpochsOption = None,
     clip: t.ClipOption = None,
+    noise: t.NoiseOption = None,
     hidden: t.HiddenOption = None,
     activation: t.ActivationOption = None,
     optimizer: t.OptimizerOption = None,
@@ -71,6 +72,7 @@ def train(
         "batching": batching, "batches": batches, "rate": rate,
         "schedule": schedule, "sigma0": sigma0, "decay": decay, "period": period,
         "sigma_end": sigma_end, "epochs": epochs, "spare_epochs": spare_epochs, "clip": clip,
+        "noise": noise,
         "hidden": _widths(hidden), "activation": activation, "optimizer": optimizer, "lr": lr, "momentum": momentum,
     }  # fmt: skip
     chosen = all_settings.load(config, given)

@@ -86,6 +86,14 @@ ClipOption = Annotated[
     float | None,
     typer.Option(help="Clipping norm (default 1).", rich_help_panel=_MODEL, show_default=False),
 ]
+NoiseOption = Annotated[
+    str | None,
+    typer.Option(
+        help="float (default), or grid: sums and noise on a public grid, so that floating point is covered; slower.",
+        rich_help_panel="Noise",
+        show_default=False,
+    ),
+]
 HiddenOption = Annotated[
     str | None,
     typer.Option(

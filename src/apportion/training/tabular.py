@@ -106,6 +106,7 @@ def _plan(chosen: Settings, schedule: Schedule, budget: Budget, examples: int) -
         "batching": batching_from_json({"kind": chosen.batching, **size}),
         "clip": chosen.clip,
         "spare_epochs": chosen.spare_epochs,
+        "noise": chosen.noise,
         "adjacency": "zero-out" if chosen.examples is None else None,
     }
     if epochs is not None and not schedule.unknowns():
