@@ -5,15 +5,15 @@ from pathlib import Path
 
 from apportion import canonical
 from apportion.bundle.model import TableModel
-from apportion.data.wisconsin import CLASSES, RANGE, TARGET, wisconsin
+from apportion.data.named import NAMED
 from apportion.settings import FILE, Settings, from_json
 
 
 def table_model(chosen: Settings) -> TableModel:
     """Everything in it was declared before training; nothing is read off private data."""
-    if chosen.dataset == "wisconsin":
-        built_in = dict.fromkeys(wisconsin()[0].features, RANGE)
-        return _network(chosen, TARGET, CLASSES, built_in)
+    if chosen.dataset is not None:
+        named = NAMED[chosen.dataset]
+        return _network(chosen, named.target, named.classes, named.ranges())
     assert chosen.target is not None
     return _network(chosen, chosen.target, chosen.classes, chosen.ranges)
 

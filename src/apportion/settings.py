@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from apportion import _checks
+from apportion.data.named import NAMED
 from apportion.errors import ConfigError, InvalidArgument
 
 # TOML section → its keys and the fields they set. [features] is free-form: column = [low, high].
 SECTIONS: Mapping[str, Mapping[str, str]] = {
-    "data": {"dataset": "dataset", "file": "data", "holdout": "holdout", "ignore": "ignore"},
+    "data": {"dataset": "dataset", "directory": "data_dir", "file": "data", "holdout": "holdout", "ignore": "ignore"},
     "target": {"column": "target", "classes": "classes"},
     "budget": {"rho": "rho", "epsilon": "epsilon", "delta": "delta"},
     "plan": {
@@ -27,7 +28,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
 
 FILE = "settings.json"  # in a run directory: private, because it names the data file
 
-DATASETS = ("wisconsin",)
+DATASETS = tuple(NAMED)
 NOISES = ("float", "grid")
 ACTIVATIONS = ("relu", "tanh")
 OPTIMIZERS = ("sgd", "adam")
@@ -39,6 +40,7 @@ class Settings:
 
     dataset: str | None = None
     data: str | None = None
+    data_dir: str | None = None
     holdout: float = 0.0
     ignore: tuple[str, ...] = ()
     target: str | None = None
@@ -86,11 +88,15 @@ class Settings:
 
     def _source_problems(self) -> list[str]:
         if (self.dataset is None) == (self.data is None):
-            return ["give the data: either --dataset wisconsin, or --data FILE with --target COLUMN"]
+            return [
+                "give the data: either --dataset NAME (wisconsin, mnist, cifar10), or --data FILE with --target COLUMN"
+            ]
         if self.dataset is not None:
             given = [name for name in ("target", "classes", "ranges", "ignore", "holdout") if getattr(self, name)]
-            return [f"{name} does not belong to --dataset {self.dataset}: it is built in" for name in given]
+            return [f"{name} does not belong to --dataset {self.dataset}, which brings its own" for name in given]
         problems = []
+        if self.data_dir is not None:
+            problems.append("data_dir: a directory of files belongs to --dataset; --data names a file itself")
         if self.target is None:
             problems.append("target: name the column to predict (--target COLUMN, or column in [target])")
         if not self.classes:
@@ -117,8 +123,9 @@ def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
     """The file's settings, overruled by `overrides`; every unknown or misshapen key is reported together."""
     values: dict[str, Any] = {} if path is None else _read(path)
     values |= {name: value for name, value in overrides.items() if value is not None and value != {} and value != ()}
-    if path is not None and "data" in values and overrides.get("data") is None:
-        values["data"] = str(path.parent / values["data"])
+    for name in ("data", "data_dir"):  # a path in the file is meant from where the file lies
+        if path is not None and name in values and overrides.get(name) is None:
+            values[name] = str(path.parent / values[name])
     return Settings(**values)
 
 

@@ -1,6 +1,7 @@
 """`model.json`: how the weights become predictions, in public facts only; and those predictions, without PyTorch."""
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -15,6 +16,7 @@ from apportion.bundle.tensors import Tensor
 from apportion.errors import BundleError
 
 FORMAT = 1
+_LONGEST_LIST = 10_000  # characters: what the certificate's schema admits as one declaration
 _ACTIVATIONS: Mapping[str, Callable[[Any], Any]] = {"relu": lambda x: np.maximum(x, 0.0), "tanh": np.tanh}
 
 
@@ -43,8 +45,12 @@ class TableModel:
 
     def declared(self) -> dict[str, str]:
         """What the ledger's first line says about such a model, so that the two can be compared."""
-        ranges = ", ".join(f"{name} {low:g}:{high:g}" for name, (low, high) in self.ranges.items())
-        return {"classes": ", ".join(self.classes), "features": ", ".join(self.ranges), "feature ranges": ranges}
+        ranges = [f"{name} {low:g}:{high:g}" for name, (low, high) in self.ranges.items()]
+        return {
+            "classes": _listed(self.classes),
+            "features": _listed(list(self.ranges)),
+            "feature ranges": _listed(ranges),
+        }
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Weight and bias of each layer, under the names that `torch.nn.Sequential` gives them."""
@@ -60,6 +66,15 @@ class TableModel:
             values = values @ layer.T + weights[f"{2 * index}.bias"].astype(np.float64)
             values = values if index == last else _ACTIVATIONS[self.activation](values)
         return values
+
+
+def _listed(items: Sequence[str]) -> str:
+    """The items; of a list too long for a certificate its ends and a digest, so that it still cannot be another one."""
+    text = ", ".join(items)
+    if len(text) <= _LONGEST_LIST:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return f"{items[0]:.200}, …, {items[-1]:.200} ({len(items)} in all, SHA-256 of the list {digest})"
 
 
 def describe(table: TableModel | None, onnx: Mapping[str, Any] | None) -> bytes | None:

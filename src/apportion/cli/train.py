@@ -23,6 +23,7 @@ def train(
     resume: t.ResumeOption = None,
     dry_run: t.DryRunOption = False,
     dataset: t.DatasetOption = None,
+    data_dir: t.DataDirOption = None,
     data: t.DataOption = None,
     target: t.TargetOption = None,
     classes: t.ClassesOption = None,
@@ -66,7 +67,8 @@ def train(
         _resume(resume, seeded_for_research_only, as_json)
         return
     given: dict[str, Any] = {
-        "dataset": dataset, "data": None if data is None else str(data), "target": target,
+        "dataset": dataset, "data_dir": None if data_dir is None else str(data_dir),
+        "data": None if data is None else str(data), "target": target,
         "classes": _list(classes), "ranges": all_settings.parse_ranges(ranges or []), "ignore": tuple(ignore or ()),
         "holdout": holdout, "examples": examples, "rho": rho, "epsilon": epsilon, "delta": delta,
         "batching": batching, "batches": batches, "rate": rate,

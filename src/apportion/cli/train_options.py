@@ -23,7 +23,19 @@ DryRunOption = Annotated[
 ]
 DatasetOption = Annotated[
     str | None,
-    typer.Option(help="A built-in data set: wisconsin.", rich_help_panel=_DATA, show_default=False),
+    typer.Option(
+        help="A public data set: wisconsin (built in), mnist or cifar10 (from --data-dir, or downloaded once).",
+        rich_help_panel=_DATA,
+        show_default=False,
+    ),
+]
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Where the files of --dataset lie, or shall be kept (default: APPORTION_DATA, else a cache).",
+        rich_help_panel=_DATA,
+        show_default=False,
+    ),
 ]
 DataOption = Annotated[
     Path | None,

@@ -1,6 +1,9 @@
 """Inputs and class labels as arrays, with the public facts about them."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +15,7 @@ from apportion.randomness import RandomStream
 class Dataset:
     """`inputs` (records, features) scaled to [−1, 1] by declared ranges; `targets` (records,) index into `classes`."""
 
-    inputs: NDArray[np.float64]
+    inputs: NDArray[np.floating[Any]]
     targets: NDArray[np.int64]
     features: tuple[str, ...]
     classes: tuple[str, ...]
@@ -24,6 +27,17 @@ class Dataset:
         return Dataset(
             inputs=self.inputs[chosen], targets=self.targets[chosen], features=self.features, classes=self.classes
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedDataset:
+    """What is public about a data set with a name. `load` takes the directory of its files, if it has any."""
+
+    source: str
+    target: str
+    classes: tuple[str, ...]
+    ranges: Callable[[], Mapping[str, tuple[float, float]]]
+    load: Callable[[Path | None], tuple[Dataset, Dataset]]
 
 
 def draw_holdout(records: int, share: float, stream: RandomStream) -> NDArray[np.bool_]:

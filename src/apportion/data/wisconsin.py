@@ -9,7 +9,7 @@ from importlib.resources import as_file, files
 
 import numpy as np
 
-from apportion.data.dataset import Dataset
+from apportion.data.dataset import Dataset, NamedDataset
 from apportion.data.table import Declared, prepare, read_table
 
 TRAIN, TEST = 560, 123
@@ -33,3 +33,12 @@ def wisconsin() -> tuple[Dataset, Dataset]:
     index = np.arange(TRAIN + TEST)
     test = TEST * (index + 1) // (TRAIN + TEST) > TEST * index // (TRAIN + TEST)
     return dataset.select(~test), dataset.select(test)
+
+
+WISCONSIN = NamedDataset(
+    source="built-in wisconsin",
+    target=TARGET,
+    classes=CLASSES,
+    ranges=lambda: dict.fromkeys(wisconsin()[0].features, RANGE),
+    load=lambda _: wisconsin(),
+)

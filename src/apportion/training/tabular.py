@@ -16,8 +16,9 @@ from apportion import canonical, settings, solver
 from apportion.batching import from_json as batching_from_json
 from apportion.budget import Budget
 from apportion.bundle.model import TableModel
-from apportion.data import Dataset, Declared, prepare, read_table, wisconsin
+from apportion.data import Dataset, Declared, prepare, read_table
 from apportion.data.dataset import draw_holdout
+from apportion.data.named import NAMED
 from apportion.described import table_model
 from apportion.errors import ApportionError, InvalidArgument, RunError
 from apportion.plan import TrainingPlan
@@ -80,8 +81,9 @@ def _load(
     chosen: Settings, holdout: NDArray[np.bool_] | None, warnings: list[str]
 ) -> tuple[Dataset, Dataset, NDArray[np.bool_] | None]:
     """(train, test, which records are held out)."""
-    if chosen.dataset == "wisconsin":
-        return *wisconsin(), holdout
+    if chosen.dataset is not None:
+        directory = None if chosen.data_dir is None else Path(chosen.data_dir)
+        return *NAMED[chosen.dataset].load(directory), holdout
     assert chosen.data is not None
     assert chosen.target is not None
     declared = Declared(target=chosen.target, classes=chosen.classes, ranges=chosen.ranges, ignore=chosen.ignore)
@@ -213,7 +215,7 @@ def rehearse(job: Job) -> dict[str, Any]:
 
 
 def _declared(job: Job) -> dict[str, str]:
-    source = f"built-in {job.settings.dataset}" if job.settings.dataset else "own table"
+    source = "own table" if job.settings.dataset is None else NAMED[job.settings.dataset].source
     return {
         "data": source,
         "pre-trained weights": "none",
