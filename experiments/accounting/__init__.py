@@ -1,0 +1,1 @@
+"""The figures and tables that need no training."""
