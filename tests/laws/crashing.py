@@ -10,7 +10,7 @@ import torch
 from conftest import sgd, tiny_data, tiny_model
 
 from apportion import durable, ledger
-from apportion.training import Run, compatibility, fit, loop
+from apportion.training import Run, compatibility, fit, ready
 
 torch.set_num_threads(1)
 
@@ -138,7 +138,7 @@ class Scene:
 
         with monkeypatch.context() as patch:
             patch.setattr(durable, "os", disk)
-            patch.setattr(loop, "self_test", lambda *_: None)  # what takes time, and writes nothing
+            patch.setattr(ready, "self_test", lambda *_: None)  # what takes time, and writes nothing
             patch.setattr(compatibility, "check_model", lambda *_: None)
             try:
                 fit(

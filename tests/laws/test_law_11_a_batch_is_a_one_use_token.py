@@ -9,7 +9,8 @@ from conftest import tiny_plan
 from crashing import begin_run
 
 from apportion.errors import BatchMisused
-from apportion.training import loop
+from apportion.training import Batch
+from apportion.training import run as runs
 
 PLAN = tiny_plan(epochs=2)
 
@@ -26,7 +27,7 @@ def test_law_11_misuse_raises_before_touching_the_model(tmp_path: Path) -> None:
         one = next(batches)
         run.step(one)
         two = next(batches)
-        for wrong in (one, loop.Batch(two.inputs, two.targets)):
+        for wrong in (one, Batch([(two.inputs, two.targets)])):
             before = parameters(run)
             with pytest.raises(BatchMisused):
                 run.step(wrong)
@@ -42,13 +43,13 @@ def test_law_11_misuse_raises_before_touching_the_model(tmp_path: Path) -> None:
 
 def test_law_11_an_unstepped_batch_becomes_a_noise_only_step(tmp_path: Path, monkeypatch: Any) -> None:
     sizes = []
-    real = loop.private_step
+    real = runs.step_in_parts
 
-    def watching(model: Any, loss: Any, optimizer: Any, inputs: Any, targets: Any, **options: Any) -> Any:
-        sizes.append(len(inputs))
-        return real(model, loss, optimizer, inputs, targets, **options)
+    def watching(model: Any, loss: Any, optimizer: Any, parts: Any, **options: Any) -> Any:
+        sizes.append(sum(len(inputs) for inputs, _ in parts))
+        return real(model, loss, optimizer, parts, **options)
 
-    monkeypatch.setattr(loop, "private_step", watching)
+    monkeypatch.setattr(runs, "step_in_parts", watching)
     with begin_run(tmp_path / "run", PLAN) as run:
         for epoch in run:
             for number, batch in enumerate(epoch):

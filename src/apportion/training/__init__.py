@@ -1,7 +1,10 @@
 """Private training with PyTorch. The only part of the package that imports torch."""
 
 from apportion.public import PaidLooks, Public
-from apportion.training.loop import Batch, Epoch, FinishedRun, Run, fit, start
+from apportion.training.finished import FinishedRun
+from apportion.training.loop import fit, start
+from apportion.training.run import Run
 from apportion.training.steering import EarlyStop
+from apportion.training.tokens import Batch, Epoch
 
 __all__ = ["Batch", "EarlyStop", "Epoch", "FinishedRun", "PaidLooks", "Public", "Run", "fit", "start"]

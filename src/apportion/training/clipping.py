@@ -40,8 +40,11 @@ class ClippedSum:
     bound: float
 
     def plus(self, other: "ClippedSum") -> "ClippedSum":
-        """Of two disjoint sets of examples; one example is in one of them, so the bound stays."""
-        sums = {name: value + other.sums[name] for name, value in self.sums.items()}
+        """Of two disjoint sets of examples; one example is in one of them, so the bound stays.
+
+        In float64, so that a batch in many parts is rounded as one in few.
+        """
+        sums = {name: value.double() + other.sums[name] for name, value in self.sums.items()}
         return ClippedSum(sums=sums, norms=torch.cat([self.norms, other.norms]), bound=max(self.bound, other.bound))
 
 

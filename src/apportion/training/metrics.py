@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from apportion.training.losses import PerExampleLoss
-from apportion.training.tensors import PrivateData
+from apportion.training.records import Records
 
 _PIECE = 4096
 
@@ -33,24 +33,23 @@ class EpochMetrics:
         }
 
 
-def score(model: torch.nn.Module, loss: PerExampleLoss, data: PrivateData) -> dict[str, float]:
+def score(model: torch.nn.Module, loss: PerExampleLoss, data: Records) -> dict[str, float]:
     """Mean loss and, for class labels, accuracy, in evaluation mode; the model's modes are restored."""
+    if not len(data):
+        return {}
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     total, right = 0.0, 0
     try:
         with torch.no_grad():
-            for start in range(0, len(data), _PIECE):
-                targets = data.targets[start : start + _PIECE]
-                outputs = model(data.inputs[start : start + _PIECE])
+            for inputs, targets in data.in_order(_PIECE):
+                outputs = model(inputs)
                 total += float(loss(outputs, targets).double().sum())
                 if _is_classification(outputs, targets):
                     right += int((outputs.argmax(1) == targets).sum())
     finally:
         for module, training in modes:
             module.training = training
-    if not len(data):
-        return {}
     result = {"loss": total / len(data)}
     return {**result, "accuracy": right / len(data)} if _is_classification(outputs, targets) else result
 

@@ -1,6 +1,6 @@
 """One step of DP-SGD, top to bottom: per-example gradients → clipping → noise → optimizer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -10,8 +10,9 @@ from apportion.randomness import RandomStream
 from apportion.training.clipping import ClippedSum
 from apportion.training.gradients import clipped_sum, trainable
 from apportion.training.noise import PrivateGradient, add_noise
+from apportion.training.records import Part
 
-__all__ = ["add_noise", "assign", "clipped_sum", "ordinary_step", "private_step", "update"]
+__all__ = ["add_noise", "assign", "clipped_sum", "ordinary_step", "private_step", "step_in_parts", "update"]
 
 
 def private_step(
@@ -27,14 +28,51 @@ def private_step(
     stream: RandomStream,
     noise: Noise = "float",
 ) -> ClippedSum:
-    """Update the parameters with a noisy, clipped gradient. Returns the (private) clipped sum, for internal metrics.
+    """Update the parameters with a noisy, clipped gradient. Returns the (private) clipped sum, for internal metrics."""
+    return step_in_parts(
+        model,
+        loss,
+        optimizer,
+        [(inputs, targets)],
+        clip=clip,
+        sigma=sigma,
+        nominal_batch_size=nominal_batch_size,
+        stream=stream,
+        noise=noise,
+    )
 
-    Guarantees: what reaches the parameters is one Gaussian release of multiplier σ and public constants. The divisor is
-    the nominal batch size: dividing by the realised one would reveal it.
+
+def step_in_parts(
+    model: torch.nn.Module,
+    loss: Callable[..., Tensor],
+    optimizer: torch.optim.Optimizer,
+    parts: Iterable[Part],  # of one batch, at least one; each may be empty
+    *,
+    clip: float,
+    sigma: float,
+    nominal_batch_size: float,
+    stream: RandomStream,
+    noise: Noise = "float",
+) -> ClippedSum:
+    """One step on a batch that comes in parts: examples are clipped in their part, noise is added once, to the whole sum.
+
+    Guarantees: what reaches the parameters is one Gaussian release of multiplier σ and public constants, however the
+    batch was split. The divisor is the nominal batch size: dividing by the realised one would reveal it.
     """
-    clipped = clipped_sum(model, loss, inputs, targets, clip=clip)
+    clipped = sum_over_parts(model, loss, parts, clip=clip)
     update(model, optimizer, add_noise(clipped, sigma, stream, noise), nominal_batch_size)
     return clipped
+
+
+def sum_over_parts(
+    model: torch.nn.Module, loss: Callable[..., Tensor], parts: Iterable[Part], *, clip: float
+) -> ClippedSum:
+    total: ClippedSum | None = None
+    for inputs, targets in parts:
+        part = clipped_sum(model, loss, inputs, targets, clip=clip)
+        total = part if total is None else total.plus(part)
+    assert total is not None, "an empty batch is one empty part"
+    return total
 
 
 def update(
@@ -59,14 +97,14 @@ def ordinary_step(
     model: torch.nn.Module,
     loss: Callable[[Tensor, Tensor], Tensor],
     optimizer: torch.optim.Optimizer,
-    inputs: Tensor,
-    targets: Tensor,
+    parts: Iterable[Part],
     *,
     nominal_batch_size: float,
 ) -> None:
     """The baseline without privacy: neither clipping nor noise. Its cost is infinite."""
     optimizer.zero_grad(set_to_none=True)
-    if len(inputs):
-        (loss(model(inputs), targets).sum() / nominal_batch_size).backward()  # type: ignore[no-untyped-call]
+    for inputs, targets in parts:
+        if len(inputs):
+            (loss(model(inputs), targets).sum() / nominal_batch_size).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)

@@ -26,8 +26,9 @@ from apportion.randomness import RandomStream
 from apportion.schedules import Schedule
 from apportion.settings import Settings
 from apportion.training import compatibility
+from apportion.training.finished import FinishedRun
 from apportion.training.gradients import trainable
-from apportion.training.loop import FinishedRun, fit
+from apportion.training.loop import fit
 from apportion.training.losses import per_example
 from apportion.training.step import private_step
 from apportion.training.tensors import Data, PrivateData

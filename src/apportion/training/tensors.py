@@ -1,22 +1,20 @@
 """The private data in memory: inputs and targets of one length, on the model's device and in its precision."""
 
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from apportion.errors import DataError
+from apportion.training.records import Gathered, Indices, Part, Records, pieces
 
 Data = tuple[Any, Any]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrivateData:
+class PrivateData(Records):
     """Sensitive throughout."""
 
     inputs: Tensor
@@ -38,9 +36,21 @@ class PrivateData:
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def batch(self, indices: NDArray[np.int64], make: Callable[[Tensor, Tensor], T]) -> T:
+    @property
+    def like(self) -> Part:
+        return self.inputs[:0], self.targets[:0]
+
+    def batch(self, indices: Indices) -> Part:
         chosen = torch.from_numpy(indices).to(self.inputs.device)
-        return make(self.inputs[chosen], self.targets[chosen])
+        return self.inputs[chosen], self.targets[chosen]
+
+    def epoch(self, batches: Iterable[Indices], at_once: int | None) -> Iterator[Iterable[Part]]:
+        for indices in batches:
+            yield Gathered(self.batch, indices, at_once)
+
+    def in_order(self, at_once: int) -> Iterator[Part]:
+        for rows in pieces(len(self), at_once):
+            yield self.inputs[rows], self.targets[rows]
 
 
 def _tensor(part: Any, parameter: Tensor) -> Tensor:

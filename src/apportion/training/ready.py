@@ -1,0 +1,107 @@
+"""Everything a run needs, checked. Whatever can be refused is refused here, before the run directory exists."""
+
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from apportion._version import VERSION
+from apportion.adaptive import Plan
+from apportion.plan import NonPrivatePlan
+from apportion.training import compatibility, guard, memory
+from apportion.training.compatibility import OptimizerFactory
+from apportion.training.gradients import clipped_sum, trainable
+from apportion.training.guard import Guard
+from apportion.training.losses import PerExampleLoss, per_example
+from apportion.training.records import Records
+from apportion.training.self_test import self_test
+from apportion.training.steering import Steering
+from apportion.training.tensors import Data, PrivateData
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """`at_once` is the most examples that are worked on at the same time; `declared` are public facts for the ledger."""
+
+    model: torch.nn.Module
+    plan: Plan
+    loss: PerExampleLoss
+    records: Records
+    holdout: Records | None
+    optimizer: torch.optim.Optimizer
+    steering: Steering
+    guard: Guard
+    at_once: int
+    declared: Mapping[str, str]
+
+
+def make_ready(
+    model: torch.nn.Module,
+    data: Data,
+    plan: Plan,
+    *,
+    optimizer: OptimizerFactory,
+    loss: Callable[..., Tensor],
+    holdout: Data | None,
+    declared: Mapping[str, str],
+    max_physical_batch: int | None,
+    memory_limit: int | None,
+    steering: Mapping[str, Any],
+) -> Ready:
+    compute = per_example(loss)
+    records = PrivateData.of(data, model)
+    held_out = None if holdout is None else PrivateData.of(holdout, model)
+    plan.batching.check_length(len(records), plan.examples)
+    compatibility.check_model(model, compute, *records.like)
+    made = compatibility.make_optimizer(optimizer, model)
+    if not isinstance(plan, NonPrivatePlan):
+        self_test(model, compute, made, *records.like, plan.noise)
+    at_once = memory.physical_batch(
+        model, _work(model, compute, plan), records.like, most=max_physical_batch, limit=memory_limit
+    )
+    chosen = Steering(model, compute, made, plan, **steering)
+    return Ready(
+        model=model,
+        plan=plan,
+        loss=compute,
+        records=records,
+        holdout=held_out,
+        optimizer=made,
+        steering=chosen,
+        guard=Guard(model, made),
+        at_once=at_once,
+        declared={
+            **_declarations(model, loss, made),
+            **guard.starting_point(model),
+            **chosen.declarations(),
+            **declared,
+        },
+    )
+
+
+def _work(model: torch.nn.Module, loss: PerExampleLoss, plan: Plan) -> Callable[[Tensor, Tensor], object]:
+    """What a step does with one part of a batch."""
+    if not isinstance(plan, NonPrivatePlan):
+        return lambda inputs, targets: clipped_sum(model, loss, inputs, targets, clip=plan.clip)
+    parameters = list(trainable(model).values())
+    return lambda inputs, targets: torch.autograd.grad(
+        loss(model(inputs), targets).sum(), parameters, allow_unused=True
+    )
+
+
+def _declarations(
+    model: torch.nn.Module, loss: Callable[..., Tensor], optimizer: torch.optim.Optimizer
+) -> dict[str, str]:
+    """Public facts about how the run was set up; none is computed from the data."""
+    settings = {
+        k: v for k, v in optimizer.defaults.items() if isinstance(v, int | float | str | tuple) and v is not None
+    }
+    return {
+        "model": " ".join(repr(model).split())[:2000],
+        "loss": getattr(loss, "__name__", type(loss).__name__),
+        "software": f"apportion {VERSION}, torch {torch.__version__}, Python {platform.python_version()}",
+        "optimizer": f"{type(optimizer).__name__}({', '.join(f'{k}={v}' for k, v in sorted(settings.items()))})",
+    }

@@ -1,0 +1,60 @@
+"""Private records as training reads them: an epoch's batches, one after the other, each in parts that fit in memory."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Indices = NDArray[np.int64]
+Part = tuple[Tensor, Tensor]  # inputs and targets of some records, on the model's device and in its precision
+
+
+class Records(ABC):
+    """Sensitive throughout, except `like`.
+
+    An epoch asks for its batches once and in order. A batch is an iterable of parts of at most `at_once` records, at
+    least one; an empty batch is one empty part. Parts are read when they are asked for, and perhaps only once.
+    """
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def like(self) -> Part:
+        """No records at all, in the shape and type of all: what start-up checks may look at."""
+
+    @abstractmethod
+    def epoch(self, batches: Iterable[Indices], at_once: int | None) -> Iterator[Iterable[Part]]: ...
+
+    @abstractmethod
+    def in_order(self, at_once: int) -> Iterator[Part]:
+        """All records, from the first to the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """A batch that can be read at any time, a part after the other, as often as one likes."""
+
+    read: Callable[[Indices], Part]
+    indices: Indices
+    at_once: int | None
+
+    def __iter__(self) -> Iterator[Part]:
+        for rows in pieces(len(self.indices), self.at_once):
+            yield self.read(self.indices[rows])
+
+
+def pieces(length: int, at_once: int | None) -> Iterator[slice]:
+    """Slices that cover 0 … length − 1, at least one."""
+    size = max(1, length) if at_once is None else at_once
+    yield from (slice(start, start + size) for start in range(0, max(1, length), size))
+
+
+def joined(parts: Iterable[Part]) -> Part:
+    inputs, targets = zip(*parts, strict=True)
+    return torch.cat(inputs), torch.cat(targets)
