@@ -24,6 +24,7 @@ ORDER = [
     "schedules",
     "randomness",
     "batching",
+    "clipping",
     "accounting",
     "plan",
     "solver",

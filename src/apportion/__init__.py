@@ -13,6 +13,7 @@ from apportion.batching import Partition, Poisson, Shuffle
 from apportion.budget import Budget
 from apportion.bundle.verify import verify
 from apportion.certificate import Certificate, certify
+from apportion.clipping import Automatic, Flat, PerLayer
 from apportion.errors import ApportionError
 from apportion.ledger import read as read_ledger
 from apportion.plan import NonPrivatePlan, TrainingPlan
@@ -33,14 +34,17 @@ __version__ = VERSION
 __all__ = [
     "AdaptivePlan",
     "ApportionError",
+    "Automatic",
     "Budget",
     "Certificate",
     "ExponentialDecay",
+    "Flat",
     "Guarantee",
     "Hold",
     "NonPrivatePlan",
     "PaidLooks",
     "Partition",
+    "PerLayer",
     "Poisson",
     "PolynomialDecay",
     "Public",

@@ -11,12 +11,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from apportion import _checks, accounting, batching, plan, schedules
+from apportion import _checks, accounting, batching, clipping, plan, schedules
 from apportion.accounting import conversions
 from apportion.accounting.filters import Filter, GaussianFilter, RenyiFilter, ZeroConcentratedFilter
 from apportion.accounting.renyi import Renyi
 from apportion.batching import Batching, Poisson
 from apportion.budget import RELATIVE_SLACK, Budget
+from apportion.clipping import FLAT, Clipping
 from apportion.errors import BudgetExhausted, InvalidArgument, UnpricedEvent
 from apportion.events import Adjacency, Composed, Event
 from apportion.plan import MOST_EPOCHS, Noise, NonPrivatePlan, Slot, TrainingPlan
@@ -49,6 +50,7 @@ class AdaptivePlan:
     floor: Schedule | None = None
     adjacency: Adjacency | None = None
     noise: Noise = "float"
+    clipping: Clipping = FLAT
 
     def __post_init__(self) -> None:
         _checks.choice("noise", self.noise, get_args(Noise))
@@ -59,6 +61,7 @@ class AdaptivePlan:
         object.__setattr__(self, "adjacency", plan.checked_adjacency(self.batching, self.adjacency))
         object.__setattr__(self, "examples", _checks.count("examples", self.examples))
         object.__setattr__(self, "clip", _checks.positive("clip", self.clip))
+        clipping.require_clipping(self.clipping)
         if self.epochs is not None:
             object.__setattr__(self, "epochs", _checks.count("epochs", self.epochs))
         plan.refuse_rho_with_poisson(self.budget, self.batching)
@@ -77,7 +80,7 @@ class AdaptivePlan:
     def _check_cap(self) -> None:
         order = self.order
         if order == "auto" or (order is None and isinstance(self.batching, Poisson)):
-            order = suggested_order(self.budget, self.batching, self.schedule, self.neighbours)
+            order = suggested_order(self.budget, self.batching, self.schedule, self.neighbours, self.clipping)
         if order is not None:
             if self.budget.epsilon is None:
                 raise InvalidArgument(
@@ -116,9 +119,12 @@ class AdaptivePlan:
         """The next epoch after `used` epochs, `spent` events in all and these scores; None where the plan ends."""
         if used >= (MOST_EPOCHS if self.floor is None or self.epochs is None else self.epochs):
             return None
-        sigma = self.sigma(scores, used)
-        event = self.batching.event(sigma)
-        return Slot(index=used, sigma=sigma, event=event) if self.admits(event, spent) else None
+        slot = self.slot(scores, used)
+        return slot if self.admits(slot.event, spent) else None
+
+    def slot(self, scores: Sequence[float], index: int) -> Slot:
+        """The epoch with this index, after these scores, whether or not it is admitted."""
+        return plan.slot(index, self.sigma(scores, index), self.batching, self.clipping)
 
     def sigma(self, scores: Sequence[float], index: int) -> float:
         return max(self.schedule(scores), 0.0 if self.floor is None else self.floor(index))
@@ -137,7 +143,8 @@ class AdaptivePlan:
                 "such a run certified by any accountant, declare a floor schedule in the plan beforehand"
             )
         assert self.epochs is not None
-        return Composed(events=tuple(self.batching.event(self.floor(index)) for index in range(self.epochs)))
+        floors = enumerate(self.floor(index) for index in range(self.epochs))
+        return Composed(events=tuple(plan.slot(i, s, self.batching, self.clipping).event for i, s in floors))
 
     def guarantees(self, delta: float) -> tuple[accounting.Guarantee, ...]:
         """What holds however the noise was chosen, tightest first."""
@@ -180,6 +187,7 @@ class AdaptivePlan:
             "adjacency": self.adjacency,
             "unit": "example",
             **plan.noise_to_json(self.noise),
+            **clipping.to_plan_json(self.clipping),
         }
 
 
@@ -195,6 +203,7 @@ def from_json(data: Any) -> Plan:
     if not isinstance(data, Mapping) or "adaptive" not in data:
         return plan.from_json(data)
     data, noise = plan.noise_from_json(data)
+    data, clipped = plan.clipping_from_json(data)
     plan.require_fields("an adaptive plan", data, _FIELDS)
     if data["adaptive"] is not True or data["unit"] != "example" or data["order"] == "auto":
         raise InvalidArgument("an adaptive plan says adaptive = true, unit = 'example' and a number or null as order")
@@ -209,14 +218,21 @@ def from_json(data: Any) -> Plan:
         clip=data["clip"],
         adjacency=data["adjacency"],
         noise=noise,
+        clipping=clipped,
     )
 
 
-def suggested_order(budget: Budget, sampled: Batching, schedule: ValidationDecay, adjacency: Adjacency) -> float:
+def suggested_order(
+    budget: Budget,
+    sampled: Batching,
+    schedule: ValidationDecay,
+    adjacency: Adjacency,
+    clipping: Clipping = FLAT,
+) -> float:
     """The Rényi order at which the budget buys most epochs once the noise has fallen for the first time."""
     if budget.epsilon is None:
         raise InvalidArgument("an order belongs to an epsilon budget")
-    accountant, event = Renyi(adjacency), sampled.event(schedule.sigma0 * schedule.decay)
+    accountant, event = Renyi(adjacency), sampled.event(clipping.charged(schedule.sigma0 * schedule.decay))
     caps = _divergence_caps(budget.epsilon, budget.stated_delta, _ORDERS)
     affordable = [
         (cap / accountant.divergence(event, order), order) for cap, order in zip(caps, _ORDERS, strict=True) if cap > 0

@@ -92,7 +92,7 @@ class Certificate:
             "budget": plan.budget.to_json(),
             "batching": batching.to_json(plan.batching),
             "clip": plan.clip,
-            "clipping": "flat",
+            "clipping": plan.clipping.to_json(),
             "examples": plan.examples,
             "steps": plan.batching.steps * _planned_slots(self.ledger),
             "slots": {"planned": _planned_slots(self.ledger), "used": self.ledger.used_slots},
@@ -193,7 +193,9 @@ def _sigmas(ledger: Ledger) -> list[float]:
     """The planned ones; of an adaptive plan the recorded ones, which follow from its recorded public scores."""
     if isinstance(ledger.plan, TrainingPlan):
         return list(ledger.plan.sigmas)
-    return [events.to_json(recorded.event)["sigma"] for recorded in ledger.events if recorded.slot is not None]
+    assert isinstance(ledger.plan, AdaptivePlan)
+    charged = [events.to_json(recorded.event)["sigma"] for recorded in ledger.events if recorded.slot is not None]
+    return [sigma / ledger.plan.clipping.charged(1.0) for sigma in charged]
 
 
 def _planned_slots(ledger: Ledger) -> int:

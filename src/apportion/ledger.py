@@ -277,7 +277,7 @@ def _planned(the_plan: Plan, slot: int, scores: Sequence[RecordedScore], index: 
     if most is not None and slot >= most:
         raise LedgerError(f"line {index}: the plan has only {most} slots")
     if isinstance(the_plan, AdaptivePlan):
-        return the_plan.batching.event(the_plan.sigma([score.score for score in scores], slot))
+        return the_plan.slot([score.score for score in scores], slot).event
     return the_plan.slots[slot].event
 
 

@@ -68,8 +68,8 @@ def _mechanism(certificate: dict[str, Any]) -> list[str]:
         f"- Unit of privacy: one {certificate['unit']}. Adjacency: {certificate['adjacency']}.",
         f"- Proven by: {certificate['accountant']} accounting of {_what_is_certified(certificate)}.",
         f"- Batching: {batching_in_words(certificate['batching'])}; {certificate['steps']} steps in all.",
-        f"- Noise multiplier: {noise_in_words(certificate)}; every {certificate['unit']}'s gradient clipped to L2 norm "
-        f"{clip:g} ({certificate['clipping']} clipping).",
+        f"- Noise multiplier: {noise_in_words(certificate)}; every {certificate['unit']}'s gradient "
+        f"{clipping_in_words(certificate['clipping'], clip)}.",
         f"- Budget of the plan: {' at '.join(f'{name} = {value:g}' for name, value in _budget(certificate))}.",
         f"- Released: {certificate['released'].replace('-', ' ')}{evaluation_in_words(certificate)}; nothing else "
         "computed from the data.",
@@ -105,6 +105,26 @@ def noise_in_words(certificate: dict[str, Any]) -> str:
     sigmas = certificate["sigmas"]
     span = f" from {sigmas[0]:.4g} to {sigmas[-1]:.4g}" if sigmas else ", never used"
     return f"{certificate['schedule']['kind']} schedule{span}"
+
+
+def clipping_in_words(clipping: Any, clip: float) -> str:
+    match clipping:
+        case "flat":
+            return f"clipped to L2 norm {clip:g} (flat clipping)"
+        case {"kind": "per-layer", "layers": layers, "noise": noise}:
+            number = layers if isinstance(layers, int) else len(layers)
+            thresholds = {clip} if isinstance(layers, int) else {clip * value for value in layers.values()}
+            bounds = f"{min(thresholds):g}" + (f" to {max(thresholds):g}" if len(thresholds) > 1 else "")
+            paid = (
+                f"noise on each layer √{number} times the multiplier times its bound"
+                if noise == "scaled"
+                else f"noise on each layer the multiplier times its bound, charged as a multiplier √{number} times smaller"
+            )
+            return f"clipped to L2 norm {bounds} in each of {number} layers (per-layer clipping; {paid})"
+        case {"kind": "automatic", "stability": stability}:
+            return f"g scaled to {clip:g}·g/(‖g‖ + {stability:g}), of L2 norm below {clip:g} (automatic clipping)"
+        case _:
+            raise AssertionError(f"no words for {clipping}")
 
 
 def evaluation_in_words(certificate: dict[str, Any]) -> str:

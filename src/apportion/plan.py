@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from apportion import _checks, accounting, batching, schedules
+from apportion import _checks, accounting, batching, clipping, schedules
 from apportion.accounting.zcdp import ZeroConcentrated
 from apportion.batching import Batching, Poisson, Shuffle
 from apportion.budget import Budget
+from apportion.clipping import FLAT, Clipping
 from apportion.errors import BudgetExhausted, InvalidArgument
 from apportion.events import Adjacency, Composed, Event, NonPrivate
 from apportion.schedules import Schedule
@@ -23,10 +24,15 @@ MOST_EPOCHS = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """One epoch's worth of permission: its index, its noise multiplier, and the event that using it is."""
+    """One epoch's worth of permission: its index, its noise multiplier, and the event that using it is.
+
+    `charged` is the multiplier that the event states and that noise is scaled by; it differs from the schedule's only if
+    the clipping says so.
+    """
 
     index: int
     sigma: float
+    charged: float
     event: Event
 
 
@@ -38,6 +44,7 @@ class TrainingPlan:
     beyond `epochs`, to be used if an epoch is interrupted; they are paid for, used or not. `adjacency` defaults to what
     the batching supports, `add-remove` or, for Shuffle, `zero-out`; say `zero-out` if `examples` was read off the data.
     `noise="grid"` releases sums on a public grid only, so that floating point is covered by the guarantee; it is slower.
+    `clipping` is `Flat()`, `PerLayer(...)` or `Automatic()`.
     """
 
     budget: Budget
@@ -46,6 +53,7 @@ class TrainingPlan:
     schedule: Schedule
     epochs: int
     clip: float
+    clipping: Clipping = FLAT
     spare_epochs: int = 0
     adjacency: Adjacency | None = None
     noise: Noise = "float"
@@ -57,6 +65,7 @@ class TrainingPlan:
         object.__setattr__(self, "epochs", _checks.count("epochs", self.epochs))
         object.__setattr__(self, "spare_epochs", _checks.count("spare_epochs", self.spare_epochs, least=0))
         object.__setattr__(self, "clip", _checks.positive("clip", self.clip))
+        clipping.require_clipping(self.clipping)
         if self.epochs + self.spare_epochs > MOST_EPOCHS:
             raise InvalidArgument(f"epochs must be at most {MOST_EPOCHS:,}, got {self.epochs + self.spare_epochs:,}")
         refuse_adaptive(self.schedule)
@@ -74,8 +83,8 @@ class TrainingPlan:
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
-        sigmas = (self.schedule(index) for index in range(self.epochs + self.spare_epochs))
-        return tuple(Slot(index=i, sigma=s, event=self.batching.event(s)) for i, s in enumerate(sigmas))
+        indices = range(self.epochs + self.spare_epochs)
+        return tuple(slot(index, self.schedule(index), self.batching, self.clipping) for index in indices)
 
     @property
     def event(self) -> Event:
@@ -121,7 +130,13 @@ class TrainingPlan:
             "adjacency": self.adjacency,
             "unit": "example",
             **noise_to_json(self.noise),
+            **clipping.to_plan_json(self.clipping),
         }
+
+
+def slot(index: int, sigma: float, batching: Batching, clipping: Clipping) -> Slot:
+    charged = clipping.charged(sigma)
+    return Slot(index=index, sigma=sigma, charged=charged, event=batching.event(charged))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +153,7 @@ class NonPrivatePlan:
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
-        return tuple(Slot(index=index, sigma=0.0, event=NonPrivate()) for index in range(self.epochs))
+        return tuple(Slot(index=index, sigma=0.0, charged=0.0, event=NonPrivate()) for index in range(self.epochs))
 
     @property
     def event(self) -> Event:
@@ -175,6 +190,7 @@ def from_json(data: Any) -> Plan:
             examples=data["examples"], batching=batching.from_json(data["batching"]), epochs=data["epochs"]
         )
     data, noise = noise_from_json(data)
+    data, clipped = clipping_from_json(data)
     require_fields("a plan", data, _PLAN_FIELDS)
     if data["unit"] != "example":
         raise InvalidArgument(f"unit must be 'example', got {data['unit']!r:.80}")
@@ -188,6 +204,7 @@ def from_json(data: Any) -> Plan:
         clip=data["clip"],
         adjacency=data["adjacency"],
         noise=noise,
+        clipping=clipped,
     )
 
 
@@ -203,6 +220,15 @@ def noise_from_json(data: Mapping[str, Any]) -> tuple[dict[str, Any], Noise]:
     if noise not in (None, "grid"):
         raise InvalidArgument(f"noise must be 'grid' or left out, got {noise!r:.80}")
     return others, "float" if noise is None else "grid"
+
+
+def clipping_from_json(data: Mapping[str, Any]) -> tuple[dict[str, Any], Clipping]:
+    """A plan's other fields, and how it clips: flat unless it says otherwise."""
+    others = dict(data)
+    found = clipping.from_json(others.pop("clipping", FLAT.kind))
+    if "clipping" in data and found == FLAT:
+        raise InvalidArgument("flat clipping is the default and left out")
+    return others, found
 
 
 def budget_from_json(data: Any) -> Budget:

@@ -8,6 +8,7 @@ from typing import Literal
 from apportion import _checks, accounting, schedules
 from apportion.batching import Batching
 from apportion.budget import RELATIVE_SLACK, Budget
+from apportion.clipping import FLAT, Clipping
 from apportion.errors import BudgetExhausted, InvalidArgument, Unsolvable
 from apportion.events import Adjacency, Composed, Event, Repeated
 from apportion.plan import (
@@ -42,6 +43,7 @@ def solve(
     spare_epochs: int = 0,
     adjacency: Adjacency | None = None,
     noise: Noise = "float",
+    clipping: Clipping = FLAT,
 ) -> TrainingPlan:
     """The plan that spends `budget`, with the one unknown among sigma0, decay and epochs found.
 
@@ -56,7 +58,7 @@ def solve(
 
     def price(candidate: Schedule, slots: int, spent: Spent, groups: int | None = None) -> float:
         try:
-            events = _events(batching, candidate, slots, groups or slots)
+            events = _events(batching, clipping, candidate, slots, groups or slots)
         except InvalidArgument:  # a noise multiplier that underflowed to zero: infinitely dear
             return math.inf
         return spent(budget, Composed(events=events), neighbours)
@@ -84,6 +86,7 @@ def solve(
         spare_epochs=spare,
         adjacency=neighbours,
         noise=noise,
+        clipping=clipping,
     )
 
 
@@ -117,12 +120,12 @@ class Costs:
     quick: Callable[[Schedule], float]
 
 
-def _events(batching: Batching, schedule: Schedule, slots: int, groups: int) -> tuple[Event, ...]:
+def _events(batching: Batching, clipping: Clipping, schedule: Schedule, slots: int, groups: int) -> tuple[Event, ...]:
     """The slots in order; if there are more than `groups`, as so many groups, each at the noise of its middle."""
     ends = [round(slots * (i + 1) / groups) for i in range(groups)] if groups < slots else list(range(1, slots + 1))
     starts = [0, *ends[:-1]]
     return tuple(
-        Repeated(event=batching.event(schedule((start + end - 1) // 2)), count=end - start)
+        Repeated(event=batching.event(clipping.charged(schedule((start + end - 1) // 2))), count=end - start)
         for start, end in zip(starts, ends, strict=True)
     )
 

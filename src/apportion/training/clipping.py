@@ -1,14 +1,18 @@
-"""Flat clipping: what one unit adds to a sum has L2 norm at most the clipping norm.
+"""Clipping: what one unit adds to a sum has L2 norm at most the clipping norm, over all parameters or in every layer.
 
 Types mark the privacy line. `PerExampleGradients` are sensitive. A `ClippedSum` is still private, but bounded, and
 carries its bound; the noise is scaled to that bound.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from apportion.clipping import FLAT, Automatic, Clipping, PerLayer
+from apportion.training.layers import Layer, layers_of
 
 # Rounding in the gradients' own precision can push a clipped gradient over the clipping norm by a hair. The stated
 # bound includes this much, and the noise is scaled to the stated bound, so the hair is paid for.
@@ -32,12 +36,19 @@ class ClippedSum:
     `norms` are the examples' gradient norms before clipping, in float64.
 
     Guarantees: adding, removing or zeroing one example, with the others unchanged, moves `sums`, taken as one long
-    vector, by at most `bound` in L2 norm. How rounding is kept within the bound is said where the sum is taken.
+    vector, by at most `bound` in L2 norm; and by at most 1 if every parameter is first divided by its `scale`. How
+    rounding is kept within the bound is said where the sum is taken.
     """
 
     sums: Mapping[str, Tensor]
     norms: Tensor
     bound: float
+    scales: Mapping[str, float] | None = None  # None: the bound, for every parameter
+    layer_norms: Mapping[str, Tensor] | None = None  # of per-layer clipping: `norms` of each layer by itself
+
+    def scale(self, name: str) -> float:
+        """What noise on this parameter is a multiple of."""
+        return self.bound if self.scales is None else self.scales[name]
 
     def plus(self, other: "ClippedSum") -> "ClippedSum":
         """Of two disjoint sets of examples; one example is in one of them, so the bound stays.
@@ -45,7 +56,35 @@ class ClippedSum:
         In float64, so that a batch in many parts is rounded as one in few.
         """
         sums = {name: value.double() + other.sums[name] for name, value in self.sums.items()}
-        return ClippedSum(sums=sums, norms=torch.cat([self.norms, other.norms]), bound=max(self.bound, other.bound))
+        scales = layer_norms = None
+        if self.scales is not None and other.scales is not None:
+            scales = {name: max(scale, other.scales[name]) for name, scale in self.scales.items()}
+        if self.layer_norms is not None and other.layer_norms is not None:
+            layer_norms = {name: torch.cat([n, other.layer_norms[name]]) for name, n in self.layer_norms.items()}
+        return ClippedSum(
+            sums=sums,
+            norms=torch.cat([self.norms, other.norms]),
+            bound=max(self.bound, other.bound),
+            scales=scales,
+            layer_norms=layer_norms,
+        )
+
+
+def together(by_layer: Mapping[str, ClippedSum]) -> ClippedSum:
+    """The flatly clipped sums of L layers as one.
+
+    Guarantees: divided by √L times its own bound, each layer moves by at most 1/√L, so that all of them together move by
+    at most 1.
+    """
+    root = math.sqrt(len(by_layer))
+    layer_norms = {label: one.norms.double() for label, one in by_layer.items()}
+    return ClippedSum(
+        sums={name: total for one in by_layer.values() for name, total in one.sums.items()},
+        norms=torch.linalg.vector_norm(torch.stack(list(layer_norms.values())), dim=0),
+        bound=math.hypot(*(one.bound for one in by_layer.values())),
+        scales={name: root * one.bound for one in by_layer.values() for name in one.sums},
+        layer_norms=layer_norms,
+    )
 
 
 def stated_bound(clip: float, dtype: torch.dtype) -> float:
@@ -56,10 +95,24 @@ def aimed_at(clip: float, dtype: torch.dtype) -> float:
     return clip * (1 - HEADROOM[dtype])
 
 
-def clip_factors(norms: Tensor, clip: float) -> Tensor:
-    """min(1, clip/norm) per example; 0 where the norm is NaN or infinite, so that such an example adds nothing."""
-    factors = (clip / norms.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(max=1.0)
+def clip_factors(norms: Tensor, clip: float, stability: float | None = None) -> Tensor:
+    """min(1, clip/norm) per example, or clip/(norm + stability) if that is given.
+
+    0 where the norm is NaN or infinite, so that such an example adds nothing.
+    """
+    factors = scaling(norms.clamp(min=torch.finfo(norms.dtype).tiny), clip, stability)
     return torch.where(torch.isfinite(norms), factors, torch.zeros_like(factors))
+
+
+def scaling(norms: Tensor, clip: float, stability: float | None) -> Tensor:
+    """The factors of examples whose norms are ordinary numbers; anything may come out for others."""
+    if stability is None:
+        return (clip / norms).clamp_(max=1)
+    return clip / (norms + stability)
+
+
+def stability_of(clipping: Clipping) -> float | None:
+    return clipping.stability if isinstance(clipping, Automatic) else None
 
 
 def flat_norms(gradients: Mapping[str, Tensor]) -> Tensor:
@@ -76,13 +129,20 @@ def flat_norms(gradients: Mapping[str, Tensor]) -> Tensor:
     return scale * torch.as_tensor(squares).sqrt()
 
 
-def clip_and_sum(per_example: PerExampleGradients, clip: float) -> ClippedSum:
+def clip_and_sum(per_example: PerExampleGradients, clip: float, clipping: Clipping = FLAT) -> ClippedSum:
     gradients = per_example.gradients
+    if isinstance(clipping, PerLayer):
+        return together({layer.label: _layer(gradients, layer) for layer in layers_of(gradients, clipping, clip)})
     dtype = max((gradient.dtype for gradient in gradients.values()), key=RELATIVE_SLACK.__getitem__)
     norms = flat_norms(gradients)
-    factors = clip_factors(norms, aimed_at(clip, dtype))
+    factors = clip_factors(norms, aimed_at(clip, dtype), stability_of(clipping))
     sums = {}
     for name, gradient in gradients.items():
         finite = torch.nan_to_num(gradient.flatten(1).double(), nan=0.0, posinf=0.0, neginf=0.0)
         sums[name] = (factors @ finite).reshape(gradient.shape[1:])
     return ClippedSum(sums=sums, norms=norms, bound=stated_bound(clip, dtype))
+
+
+def _layer(gradients: Mapping[str, Tensor], layer: Layer) -> ClippedSum:
+    own = {name: gradients[name] for name in layer.parameters}
+    return clip_and_sum(PerExampleGradients(gradients=own), layer.clip)

@@ -28,15 +28,30 @@ _SMALLEST = 2.0**-40
 def noisy_sums_on_grid(clipped: ClippedSum, sigma: float, stream: RandomStream) -> Mapping[str, Tensor]:
     """The clipped sums, rounded to the grid, plus rounded Gaussians of standard deviation σ · (bound + γ√d).
 
+    With per-layer clipping every layer has a scale s and a grid of its own; its standard deviation is σs(1 + κ√d), κ
+    being the largest γ/s of all: with coordinates divided by s, rounding moves two neighbours apart by at most κ√d.
+
     Guarantees: one Gaussian release with noise multiplier σ, followed by rounding. The grid and the added sensitivity
     depend on public values only: σ, the stated bound and the number of parameters.
     """
-    coordinates = sum(total.numel() for total in clipped.sums.values())
-    step = grid_of(_checks.positive("sigma", sigma) * clipped.bound)
-    scale = sigma * (clipped.bound + step * math.sqrt(coordinates)) * _ROUNDING_UP
-    noise = rounded_normals(coordinates, scale / step, stream)
-    noisy, start = {}, 0
+    _checks.positive("sigma", sigma)
+    alike: dict[float, dict[str, Tensor]] = {}  # scale → the sums that have it
     for name, total in clipped.sums.items():
+        alike.setdefault(clipped.scale(name), {})[name] = total
+    coordinates = sum(total.numel() for total in clipped.sums.values())
+    apart = max((grid_of(sigma * scale) / scale for scale in alike), default=0.0) * math.sqrt(coordinates)
+    noisy: dict[str, Tensor] = {}
+    for scale, sums in alike.items():
+        noisy |= _noisy(sums, sigma * scale * (1 + apart) * _ROUNDING_UP, grid_of(sigma * scale), stream)
+    return noisy
+
+
+def _noisy(
+    sums: Mapping[str, Tensor], standard_deviation: float, step: float, stream: RandomStream
+) -> dict[str, Tensor]:
+    noise = rounded_normals(sum(total.numel() for total in sums.values()), standard_deviation / step, stream)
+    noisy, start = {}, 0
+    for name, total in sums.items():
         whole = torch.round(total.double().cpu() / step)  # exact division: the step is a power of two
         if total.numel() and not float(whole.abs().max()) < 2.0**51:
             raise RunError(f"the sum of {name} is too large for the noise grid; use noise='float' or more noise")

@@ -1,8 +1,11 @@
 """Internal metrics: computed from private data, written to the run directory and published nowhere."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from apportion.training.clipping import ClippedSum
 from apportion.training.losses import PerExampleLoss
 from apportion.training.records import Records
 
@@ -10,27 +13,35 @@ _PIECE = 4096
 
 
 class EpochMetrics:
-    """Gradient norms of one epoch, for choosing the clipping norm next time."""
+    """Gradient norms of one epoch, for choosing the clipping norm next time; with per-layer clipping, of every layer."""
 
     def __init__(self) -> None:
         self._norms: list[Tensor] = []
+        self._layers: dict[str, list[Tensor]] = {}
         self._clip = 0.0
 
-    def add(self, norms: Tensor, clip: float) -> None:
-        self._norms.append(norms.detach().cpu())
+    def add(self, clipped: ClippedSum, clip: float) -> None:
+        self._norms.append(clipped.norms.detach().cpu())
+        for name, norms in (clipped.layer_norms or {}).items():
+            self._layers.setdefault(name, []).append(norms.detach().cpu())
         self._clip = clip
 
-    def take(self) -> dict[str, float]:
+    def take(self) -> dict[str, Any]:
         """The summary of what was added since the last call."""
         norms = torch.cat(self._norms) if self._norms else torch.empty(0)
-        self._norms = []
-        finite = norms[torch.isfinite(norms)]
-        if not len(finite):
+        layers = {name: _median(torch.cat(some)) for name, some in self._layers.items()}
+        self._norms, self._layers = [], {}
+        median = _median(norms)
+        if median is None:
             return {}
-        return {
-            "gradient_norm_median": float(finite.median()),
-            "clipped_share": float((norms > self._clip).double().mean()),
-        }
+        if layers:
+            return {"gradient_norm_median": median, "layer_norm_medians": layers}
+        return {"gradient_norm_median": median, "clipped_share": float((norms > self._clip).double().mean())}
+
+
+def _median(norms: Tensor) -> float | None:
+    finite = norms[torch.isfinite(norms)]
+    return float(finite.median()) if len(finite) else None
 
 
 def score(model: torch.nn.Module, loss: PerExampleLoss, data: Records) -> dict[str, float]:

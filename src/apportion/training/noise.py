@@ -25,20 +25,25 @@ class PrivateGradient:
 
 
 def add_noise(clipped: ClippedSum, sigma: float, stream: RandomStream, kind: Noise = "float") -> PrivateGradient:
-    """Independent N(0, (σ · bound)²) on every coordinate; with `kind` "grid", see `grid`.
+    """Independent N(0, (σ · scale)²) on every coordinate, `scale` being the bound or, per layer, the parameter's own.
 
-    Guarantees: one Gaussian release with noise multiplier σ, because `clipped.bound` bounds the sum's L2 sensitivity,
-    rounding included. The sum and the noise are added in float64; later rounding is post-processing.
+    With `kind` "grid", see `grid`.
+
+    Guarantees: one Gaussian release with noise multiplier σ, because the sum's L2 sensitivity is at most 1, rounding
+    included, once every parameter is divided by its scale. The sum and the noise are added in float64; later rounding is
+    post-processing.
     """
     if kind == "grid":
         return PrivateGradient(sums=noisy_sums_on_grid(clipped, sigma, stream), sigma=sigma)
-    scale = _checks.positive("sigma", sigma) * clipped.bound
+    _checks.positive("sigma", sigma)
     sizes = [total.numel() for total in clipped.sums.values()]
     drawn = torch.empty(sum(sizes), dtype=torch.float64)
-    fill_normal(drawn, scale, stream)
+    fill_normal(drawn, sigma * clipped.bound if clipped.scales is None else sigma, stream)
     noisy = {}
     for (name, total), piece in zip(clipped.sums.items(), torch.split(drawn, sizes), strict=True):
         noise = piece.view(total.shape)
+        if clipped.scales is not None:
+            noise.mul_(clipped.scales[name])
         noisy[name] = noise.add_(total) if total.device.type == "cpu" else total.double() + noise.to(total.device)
     return PrivateGradient(sums=noisy, sigma=sigma)
 

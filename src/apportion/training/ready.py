@@ -58,7 +58,7 @@ def make_ready(
     compatibility.check_model(model, compute, *records.like)
     made = compatibility.make_optimizer(optimizer, model)
     if not isinstance(plan, NonPrivatePlan):
-        self_test(model, compute, made, *records.like, plan.noise)
+        self_test(model, compute, made, *records.like, plan.noise, plan.clipping)
     at_once = memory.physical_batch(
         model, _work(model, compute, plan), records.like, most=max_physical_batch, limit=memory_limit
     )
@@ -85,7 +85,7 @@ def make_ready(
 def _work(model: torch.nn.Module, loss: PerExampleLoss, plan: Plan) -> Callable[[Tensor, Tensor], object]:
     """What a step does with one part of a batch."""
     if not isinstance(plan, NonPrivatePlan):
-        return lambda inputs, targets: clipped_sum(model, loss, inputs, targets, clip=plan.clip)
+        return lambda inputs, targets: clipped_sum(model, loss, inputs, targets, clip=plan.clip, clipping=plan.clipping)
     parameters = list(trainable(model).values())
     return lambda inputs, targets: torch.autograd.grad(
         loss(model(inputs), targets).sum(), parameters, allow_unused=True

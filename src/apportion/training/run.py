@@ -257,12 +257,13 @@ class Run:
                 ready.optimizer,
                 parts,
                 clip=self.plan.clip,
-                sigma=self._epoch.sigma,
+                clipping=self.plan.clipping,
+                sigma=self._epoch.charged,
                 nominal_batch_size=size,
                 stream=self._stream,
                 noise=self.plan.noise,
             )
-            self._metrics.add(clipped.norms, self.plan.clip)
+            self._metrics.add(clipped, self.plan.clip)
         self._steering.step_over()
 
     @property

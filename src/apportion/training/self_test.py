@@ -7,7 +7,7 @@ calls a user's own `step`: what has side effects may happen only in an epoch tha
 import copy
 import math
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,12 +15,14 @@ import torch
 from scipy.special import chdtr, chdtrc
 from torch import Tensor
 
+from apportion.clipping import FLAT, Clipping, PerLayer
 from apportion.errors import IncompatibleModel
 from apportion.plan import Noise
 from apportion.randomness import RandomStream
 from apportion.training import compatibility, step
-from apportion.training.clipping import ClippedSum, clip_factors
+from apportion.training.clipping import ClippedSum, clip_factors, stability_of
 from apportion.training.gradients import trainable
+from apportion.training.layers import Layer, layers_of
 from apportion.training.losses import PerExampleLoss
 
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-2}  # of the clipping norm; a missing layer is off by much more
@@ -36,6 +38,7 @@ def self_test(
     inputs: Tensor,
     targets: Tensor,
     noise: Noise = "float",
+    clipping: Clipping = FLAT,
 ) -> None:
     """Refuse, with the parameter's name, a run in which the private path misses a parameter or is by-passed.
 
@@ -46,7 +49,7 @@ def self_test(
         examples, labels = compatibility.random_examples(model, inputs, targets)
         reasons += _untracked(model, loss, examples, labels)
         if not reasons:
-            clipped, problems = _clipping(model, loss, examples, labels)
+            clipped, problems = _clipping(model, loss, examples, labels, clipping)
             reasons += problems + _noise(clipped, noise)
         if not reasons:
             reasons += _update(model, optimizer, clipped)
@@ -107,33 +110,48 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _clipping(
-    model: torch.nn.Module, loss: PerExampleLoss, examples: Tensor, labels: Tensor
+    model: torch.nn.Module, loss: PerExampleLoss, examples: Tensor, labels: Tensor, clipping: Clipping
 ) -> tuple[ClippedSum, list[str]]:
     """The clipped sum of a step against one ordinary backward pass per example."""
     _switch_off_dropout(model)
     repeatable = compatibility.is_repeatable(model, examples)
     gradients = [_gradient(model, loss, examples[i : i + 1], labels[i : i + 1]) for i in range(len(examples))]
-    norms = torch.tensor([math.sqrt(sum(float((g.double() ** 2).sum()) for g in one.values())) for one in gradients])
-    clip = max(float(norms.median()), 1e-6)
+    clip = max(float(_norms(gradients, trainable(model)).median()), 1e-6)
     before = {name: tensor.detach().clone() for name, tensor in _all_state(model)}
-    clipped = step.clipped_sum(model, loss, examples, labels, clip=clip)
+    clipped = step.clipped_sum(model, loss, examples, labels, clip=clip, clipping=clipping)
     reasons = [
         f"{name} changes while gradients are computed, outside the private path"
         for name, tensor in _all_state(model)
         if not torch.equal(tensor, before[name])
     ]
-    factors = clip_factors(norms.double(), clip)
-    for name, parameter in trainable(model).items():
-        if name not in clipped.sums:
-            reasons.append(f"parameter {name} is not reached by clipping: its gradient is missing from the clipped sum")
-        elif repeatable:
-            expected = sum(float(f) * one[name].double() for f, one in zip(factors, gradients, strict=True))
-            error = float((clipped.sums[name].cpu() - torch.as_tensor(expected).cpu()).norm())
-            if not error <= _TOLERANCE.get(parameter.dtype, 0.1) * clip * len(examples):
+    for layer in _layers(model, clipping, clip):
+        factors = clip_factors(_norms(gradients, layer.parameters), layer.clip, stability_of(clipping))
+        for name in layer.parameters:
+            if name not in clipped.sums:
                 reasons.append(
-                    f"parameter {name} is not clipped as it should be: its sum is off by {error / clip:.3g} clips"
+                    f"parameter {name} is not reached by clipping: its gradient is missing from the clipped sum"
                 )
+            elif repeatable:
+                expected = sum(float(f) * one[name].double() for f, one in zip(factors, gradients, strict=True))
+                error = float((clipped.sums[name].cpu() - torch.as_tensor(expected).cpu()).norm())
+                if not error <= _TOLERANCE.get(gradients[0][name].dtype, 0.1) * layer.clip * len(examples):
+                    reasons.append(
+                        f"parameter {name} is not clipped as it should be: its sum is off by {error / layer.clip:.3g} clips"
+                    )
     return clipped, reasons
+
+
+def _layers(model: torch.nn.Module, clipping: Clipping, clip: float) -> tuple[Layer, ...]:
+    names = tuple(trainable(model))
+    if isinstance(clipping, PerLayer):
+        return layers_of(names, clipping, clip)
+    return (Layer(label="(model)", parameters=names, clip=clip),)
+
+
+def _norms(gradients: Sequence[Mapping[str, Tensor]], names: Iterable[str]) -> Tensor:
+    names = tuple(names)
+    squares = [sum(float((one[name].double() ** 2).sum()) for name in names) for one in gradients]
+    return torch.tensor(squares, dtype=torch.float64).sqrt()
 
 
 def _gradient(model: torch.nn.Module, loss: PerExampleLoss, example: Tensor, label: Tensor) -> dict[str, Tensor]:
@@ -149,7 +167,7 @@ def _noise(clipped: ClippedSum, kind: Noise) -> list[str]:
     reasons, squares, count = [], 0.0, 0
     for name, total in clipped.sums.items():
         noises = torch.stack([(draw.sums[name].double() - total.double()).cpu() for draw in draws])
-        noise = noises[0] / (_SIGMA * clipped.bound)
+        noise = noises[0] / (_SIGMA * clipped.scale(name))
         if bool((noises == 0).all(0).any()):
             reasons.append(f"parameter {name} is not reached by noise: parts of its sum are released as they are")
         squares, count = squares + float((noise**2).sum()), count + noise.numel()

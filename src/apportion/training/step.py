@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
+from apportion.clipping import FLAT, Clipping
 from apportion.plan import Noise
 from apportion.randomness import RandomStream
 from apportion.training.clipping import ClippedSum
@@ -23,6 +24,7 @@ def private_step(
     targets: Tensor,  # (realised batch, …)
     *,
     clip: float,
+    clipping: Clipping = FLAT,
     sigma: float,
     nominal_batch_size: float,
     stream: RandomStream,
@@ -35,6 +37,7 @@ def private_step(
         optimizer,
         [(inputs, targets)],
         clip=clip,
+        clipping=clipping,
         sigma=sigma,
         nominal_batch_size=nominal_batch_size,
         stream=stream,
@@ -49,6 +52,7 @@ def step_in_parts(
     parts: Iterable[Part],  # of one batch, at least one; each may be empty
     *,
     clip: float,
+    clipping: Clipping = FLAT,
     sigma: float,
     nominal_batch_size: float,
     stream: RandomStream,
@@ -56,20 +60,21 @@ def step_in_parts(
 ) -> ClippedSum:
     """One step on a batch that comes in parts: examples are clipped in their part, noise is added once, to the whole sum.
 
-    Guarantees: what reaches the parameters is one Gaussian release of multiplier σ and public constants, however the
-    batch was split. The divisor is the nominal batch size: dividing by the realised one would reveal it.
+    Guarantees: what reaches the parameters is one Gaussian release of multiplier σ, the charged one (see
+    `apportion.clipping`), and public constants, however the batch was split. The divisor is the nominal batch size:
+    dividing by the realised one would reveal it.
     """
-    clipped = sum_over_parts(model, loss, parts, clip=clip)
+    clipped = sum_over_parts(model, loss, parts, clip=clip, clipping=clipping)
     update(model, optimizer, add_noise(clipped, sigma, stream, noise), nominal_batch_size)
     return clipped
 
 
 def sum_over_parts(
-    model: torch.nn.Module, loss: Callable[..., Tensor], parts: Iterable[Part], *, clip: float
+    model: torch.nn.Module, loss: Callable[..., Tensor], parts: Iterable[Part], *, clip: float, clipping: Clipping
 ) -> ClippedSum:
     total: ClippedSum | None = None
     for inputs, targets in parts:
-        part = clipped_sum(model, loss, inputs, targets, clip=clip)
+        part = clipped_sum(model, loss, inputs, targets, clip=clip, clipping=clipping)
         total = part if total is None else total.plus(part)
     assert total is not None, "an empty batch is one empty part"
     return total

@@ -202,11 +202,11 @@ def rehearse(job: Job) -> dict[str, Any]:
         started = time.perf_counter()
         private_step(
             model, LOSS, optimizer, inputs, targets,
-            clip=job.plan.clip, sigma=1.0, nominal_batch_size=size, stream=stream,
+            clip=job.plan.clip, clipping=job.plan.clipping, sigma=1.0, nominal_batch_size=size, stream=stream,
         )  # fmt: skip
         seconds.append(time.perf_counter() - started)
     parameters = sum(parameter.numel() for parameter in trainable(model).values())
-    ratios = [sigma * parameters**0.5 / job.plan.nominal_batch_size for sigma in job.plan.sigmas]
+    ratios = [slot.charged * parameters**0.5 / job.plan.nominal_batch_size for slot in job.plan.slots]
     return {
         "parameters": parameters,
         "compatible": True,

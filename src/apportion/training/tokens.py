@@ -62,6 +62,11 @@ class Epoch:
     def sigma(self) -> float:
         return self._slot.sigma
 
+    @property
+    def charged(self) -> float:
+        """What σ amounts to after clipping: with per-layer clipping it may be smaller, see `apportion.PerLayer`."""
+        return self._slot.charged
+
     def __iter__(self) -> Iterator[Batch]:
         if self._started:
             raise BatchMisused(f"epoch {self.index} was iterated already: an epoch runs once")

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from apportion.clipping import FLAT, Clipping
 from apportion.training.clipping import ClippedSum
 from apportion.training.gradients.per_example import per_example_gradients, trainable
 from apportion.training.gradients.prepared import Preparation, Prepared
@@ -28,15 +29,22 @@ def prepare(model: torch.nn.Module, loss: Callable[..., Tensor]) -> Prepared:
 
 
 def clipped_sum(
-    model: torch.nn.Module, loss: Callable[..., Tensor], inputs: Tensor, targets: Tensor, *, clip: float
+    model: torch.nn.Module,
+    loss: Callable[..., Tensor],
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    clip: float,
+    clipping: Clipping = FLAT,
 ) -> ClippedSum:
-    """The sum over examples of their gradients, each scaled down to L2 norm at most `clip`.
+    """The sum over examples of their gradients, each scaled down to L2 norm at most `clip`, in the way of `clipping`.
 
-    Guarantees: see `ClippedSum`. An example whose gradient is NaN or infinite adds nothing.
+    Guarantees: see `ClippedSum`. An example whose gradient is NaN or infinite adds nothing; with per-layer clipping that
+    is said of every layer by itself.
     """
     preparation = _PREPARATIONS.get(model)
     if preparation is None or not preparation.fits(model):
         preparation = Preparation(model)
         if not preparation.holds_model:
             _PREPARATIONS[model] = preparation
-    return preparation.clipped_sum(model, loss, inputs, targets, clip)
+    return preparation.clipped_sum(model, loss, inputs, targets, clip, clipping)

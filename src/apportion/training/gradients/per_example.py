@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
+from apportion.clipping import Clipping
 from apportion.training.clipping import ClippedSum, PerExampleGradients, clip_and_sum
 from apportion.training.losses import PerExampleLoss
 
@@ -74,7 +75,7 @@ def one_after_the_other(
 
 
 def clipped_sum_by_examples(
-    model: torch.nn.Module, loss: PerExampleLoss, inputs: Tensor, targets: Tensor, clip: float
+    model: torch.nn.Module, loss: PerExampleLoss, inputs: Tensor, targets: Tensor, clip: float, clipping: Clipping
 ) -> ClippedSum:
     """The oracle's clipped sum, a few examples at a time so that memory stays bounded."""
     entries = sum(parameter.numel() for parameter in trainable(model).values())
@@ -88,7 +89,7 @@ def clipped_sum_by_examples(
         except (RuntimeError, NotImplementedError):
             # Recurrent kernels, reentrant checkpoints and control flow on values, for example, have no vectorised form.
             gradients = one_after_the_other(model, loss, inputs[rows], targets[rows])
-        some = clip_and_sum(gradients, clip)
+        some = clip_and_sum(gradients, clip, clipping)
         total = some if total is None else total.plus(some)
     assert total is not None
     return total

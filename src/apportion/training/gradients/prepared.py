@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from apportion import _checks
-from apportion.training.clipping import ClippedSum
+from apportion.clipping import FLAT, Clipping, PerLayer
+from apportion.training.clipping import ClippedSum, stability_of
 from apportion.training.gradients.attention import without_fast_path
+from apportion.training.gradients.by_layer import clip_and_sum_by_layer
 from apportion.training.gradients.per_example import clipped_sum_by_examples, trainable
 from apportion.training.gradients.pieces import Piece
 from apportion.training.gradients.proving import Recipe, prove
@@ -19,6 +21,7 @@ from apportion.training.gradients.recording import Recorder, Site, replaced_forw
 from apportion.training.gradients.registry import RuleDoesNotApply
 from apportion.training.gradients.sites import find_sites, noting
 from apportion.training.gradients.summation import clip_and_sum_pieces
+from apportion.training.layers import layers_of
 from apportion.training.losses import PerExampleLoss, per_example
 
 Recipes = MutableMapping[Hashable, Recipe | None]
@@ -43,21 +46,27 @@ class Preparation:
         return _structure(model) == self._structure
 
     def clipped_sum(
-        self, model: torch.nn.Module, loss: Callable[..., Tensor], inputs: Tensor, targets: Tensor, clip: float
+        self,
+        model: torch.nn.Module,
+        loss: Callable[..., Tensor],
+        inputs: Tensor,
+        targets: Tensor,
+        clip: float,
+        clipping: Clipping,
     ) -> ClippedSum:
         clip = _checks.positive("clip", clip)
         if inputs.shape[0] == 0:
-            return clip_and_sum_pieces([], self.parameters, 0, clip)
+            return self._of_pieces([], 0, clip, clipping)
         compute = self._losses.get(loss)
         if compute is None:
             compute = self._losses[loss] = per_example(loss)
         recipe = self._recipe(model, loss, compute, inputs, targets)
         if recipe is not None:
             try:
-                return self._by_rules(recipe, model, compute, inputs, targets, clip)
+                return self._by_rules(recipe, model, compute, inputs, targets, clip, clipping)
             except RuleDoesNotApply:
                 pass  # this batch made the model do something else than what was proved
-        return clipped_sum_by_examples(model, compute, inputs, targets, clip)
+        return clipped_sum_by_examples(model, compute, inputs, targets, clip, clipping)
 
     def _recipe(
         self,
@@ -104,6 +113,7 @@ class Preparation:
         inputs: Tensor,
         targets: Tensor,
         clip: float,
+        clipping: Clipping,
     ) -> ClippedSum:
         recorder = Recorder(len(inputs), recipe.layouts, recipe.changed_in_place, channels_last=recipe.channels_last)
         replacements = [(site.layer, noting(recorder, site)) for site in self.sites.values()]
@@ -118,16 +128,24 @@ class Preparation:
         device = inputs.device.type
         in_full = torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
         with torch.no_grad(), in_full:
-            return self._clip_and_sum(recorder, list(gradients), clip)
+            return self._clip_and_sum(recorder, list(gradients), clip, clipping)
 
-    def _clip_and_sum(self, recorder: Recorder, gradients: list[Tensor | None], clip: float) -> ClippedSum:
+    def _clip_and_sum(
+        self, recorder: Recorder, gradients: list[Tensor | None], clip: float, clipping: Clipping
+    ) -> ClippedSum:
         """Empties recorder and gradients, so that each can be freed as soon as its layer's rule is done with it."""
         pieces: list[Piece] = []
         while recorder.calls:
             call, site = recorder.calls.pop(), self.sites[recorder.sites.pop()]
             own = [gradients.pop() for _ in call.edges][::-1]
             pieces += call.pieces(site, own, recorder.examples)
-        return clip_and_sum_pieces(pieces, self.parameters, recorder.examples, clip)
+        return self._of_pieces(pieces, recorder.examples, clip, clipping)
+
+    def _of_pieces(self, pieces: list[Piece], examples: int, clip: float, clipping: Clipping) -> ClippedSum:
+        if isinstance(clipping, PerLayer):
+            layers = layers_of(self.parameters, clipping, clip)
+            return clip_and_sum_by_layer(pieces, self.parameters, examples, layers)
+        return clip_and_sum_pieces(pieces, self.parameters, examples, clip, stability_of(clipping))
 
 
 class Prepared:
@@ -149,8 +167,8 @@ class Prepared:
     def sites(self) -> Mapping[str, Site]:
         return self._preparation.sites
 
-    def __call__(self, inputs: Tensor, targets: Tensor, clip: float) -> ClippedSum:
-        return self._preparation.clipped_sum(self.model, self.loss, inputs, targets, clip)
+    def __call__(self, inputs: Tensor, targets: Tensor, clip: float, clipping: Clipping = FLAT) -> ClippedSum:
+        return self._preparation.clipped_sum(self.model, self.loss, inputs, targets, clip, clipping)
 
     def __enter__(self) -> Self:
         return self

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from apportion.training.clipping import ClippedSum, aimed_at, clip_factors, flat_norms, stated_bound
+from apportion.training.clipping import ClippedSum, aimed_at, clip_factors, flat_norms, scaling, stated_bound
 from apportion.training.gradients.outer import Products, joined
 from apportion.training.gradients.pieces import Piece, in_chunks, overall
 
@@ -35,18 +35,26 @@ ROWS_AT_ONCE = 2**24
 
 
 def clip_and_sum_pieces(
-    pieces: Sequence[Piece], parameters: Mapping[str, Tensor], examples: int, clip: float
+    pieces: Sequence[Piece],
+    parameters: Mapping[str, Tensor],
+    examples: int,
+    clip: float,
+    stability: float | None = None,
 ) -> ClippedSum:
-    """`parameters` are the trainable ones by canonical name; those without a piece get a zero sum."""
+    """`parameters` are the trainable ones by canonical name; those without a piece get a zero sum.
+
+    With `stability`, gradients are normalised instead of cut: see `apportion.clipping.Automatic`.
+    """
     dtype = coarsest([*(p.dtype for p in parameters.values()), *(piece.dtype for piece in pieces)])
     alone, shared = _apart(pieces)
     norms, floor = _norms(alone, shared, examples)
     dropped = _not_trusted(norms, floor, clip, dtype)
     aim = aimed_at(clip, dtype)
-    factors = (aim / norms).clamp_(max=1)  # whatever this is for those dropped
+    factors = scaling(norms, aim, stability)  # whatever this is for those dropped
     sums = _weighted(alone + shared, parameters, factors, dropped)
     if dropped is not None:
-        norms = norms.index_copy(0, dropped, _add_with_care(alone + shared, parameters, dropped, aim, sums))
+        careful = _add_with_care(alone + shared, parameters, dropped, aim, stability, sums)
+        norms = norms.index_copy(0, dropped, careful)
     return ClippedSum(sums=sums, norms=norms, bound=stated_bound(clip, dtype))
 
 
@@ -158,7 +166,12 @@ def _weighted(
 
 
 def _add_with_care(
-    pieces: Sequence[Piece], parameters: Mapping[str, Tensor], rows: Tensor, clip: float, sums: dict[str, Tensor]
+    pieces: Sequence[Piece],
+    parameters: Mapping[str, Tensor],
+    rows: Tensor,
+    clip: float,
+    stability: float | None,
+    sums: dict[str, Tensor],
 ) -> Tensor:
     """Adds the clipped gradients of these rows to the sums, and returns their norms."""
     norms = []
@@ -166,7 +179,7 @@ def _add_with_care(
         # Rounded to the parameter's precision, so that what overflows there counts as infinite, as it would in training.
         built = {name: g.to(parameters[name].dtype).double() for name, g in instantiated(pieces, some).items()}
         norms.append(flat_norms(built))
-        factors = clip_factors(norms[-1], clip)
+        factors = clip_factors(norms[-1], clip, stability)
         good = factors > 0
         for name, gradients in built.items():
             addition = (

@@ -1,0 +1,64 @@
+"""Per-layer clipping of pieces: each layer is clipped by itself, as if it were the whole model."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from apportion.training.clipping import ClippedSum, flat_norms, together
+from apportion.training.gradients.pieces import Part, Piece, in_chunks
+from apportion.training.gradients.summation import ROWS_AT_ONCE, clip_and_sum_pieces
+from apportion.training.layers import Layer
+
+
+def clip_and_sum_by_layer(
+    pieces: Sequence[Piece], parameters: Mapping[str, Tensor], examples: int, layers: Sequence[Layer]
+) -> ClippedSum:
+    """Guarantees: those of `clip_and_sum_pieces` for every layer; see `together` for all of them."""
+    by_layer = {}
+    for layer in layers:
+        own = {name: parameters[name] for name in layer.parameters}
+        by_layer[layer.label] = clip_and_sum_pieces(_within(pieces, own, examples), own, examples, layer.clip)
+    return together(by_layer)
+
+
+def _within(pieces: Sequence[Piece], own: Mapping[str, Tensor], examples: int) -> list[Piece]:
+    found: list[Piece] = []
+    for piece in pieces:
+        inside = [part.name in own for part in piece.parts]
+        if any(inside):
+            found.append(piece if all(inside) else PartOfPiece(piece, own, examples))
+    return found
+
+
+class PartOfPiece:
+    """Of a piece that reaches over several layers (tied weights, layers without a rule), the parts in one of them.
+
+    Gradients are built for the norms; sums are the piece's own.
+    """
+
+    def __init__(self, piece: Piece, own: Mapping[str, Tensor], examples: int) -> None:
+        self.piece, self.own, self.examples = piece, own, examples
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return tuple(part for part in self.piece.parts if part.name in self.own)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.piece.dtype
+
+    def norms(self) -> tuple[list[Tensor], Tensor | None]:
+        at_once = max(1, ROWS_AT_ONCE // max(1, sum(part.shape.numel() for part in self.piece.parts)))
+        chunks = in_chunks(torch.arange(self.examples), at_once)
+        built = [{str(i): rows for i, rows in enumerate(self.instantiate(some).values())} for some in chunks]
+        return [torch.cat([flat_norms(some) for some in built])], None
+
+    def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
+        return self._own(self.piece.weighted(factors, dropped))
+
+    def instantiate(self, rows: Tensor) -> dict[Part, Tensor]:
+        return self._own(self.piece.instantiate(rows))
+
+    def _own(self, tensors: Mapping[Part, Tensor]) -> dict[Part, Tensor]:
+        return {part: tensor for part, tensor in tensors.items() if part.name in self.own}
