@@ -23,7 +23,10 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         )
     },
     "model": {"hidden": "hidden", "activation": "activation"},
-    "optimizer": {"name": "optimizer", "lr": "lr", "momentum": "momentum"},
+    "optimizer": {
+        "name": "optimizer", "lr": "lr", "lr_end": "lr_end", "lr_epochs": "lr_epochs", "momentum": "momentum",
+        "average_weights": "average_weights", "max_physical_batch": "max_physical_batch",
+    },
 }  # fmt: skip
 
 FILE = "settings.json"  # in a run directory: private, because it names the data file
@@ -67,10 +70,18 @@ class Settings:
     optimizer: str = "sgd"
     lr: float = 0.5
     momentum: float = 0.0
+    lr_end: float | None = None
+    lr_epochs: int | None = None
+    average_weights: float | None = None
+    max_physical_batch: int | None = None
 
     def __post_init__(self) -> None:
         problems = [problem for check in self._checks() if (problem := _problem(check))]
         problems += self._source_problems()
+        if (self.lr_end is None) != (self.lr_epochs is None):
+            problems.append(
+                "lr_end and lr_epochs belong together: the learning rate falls to lr_end over lr_epochs epochs"
+            )
         if problems:
             raise ConfigError(problems)
 
@@ -82,6 +93,10 @@ class Settings:
             lambda: _checks.choice("optimizer", self.optimizer, OPTIMIZERS),
             lambda: _checks.positive("lr", self.lr),
             lambda: _checks.at_least("momentum", self.momentum, 0),
+            lambda: self.lr_end is None or _checks.positive("lr_end", self.lr_end),
+            lambda: self.lr_epochs is None or _checks.count("lr_epochs", self.lr_epochs),
+            lambda: self.average_weights is None or _checks.probability("average_weights", self.average_weights),
+            lambda: self.max_physical_batch is None or _checks.count("max_physical_batch", self.max_physical_batch),
             lambda: [_checks.count("hidden", width) for width in self.hidden],
             lambda: self.holdout == 0 or _checks.probability("holdout", self.holdout),
         ]

@@ -50,7 +50,11 @@ def train(
     activation: t.ActivationOption = None,
     optimizer: t.OptimizerOption = None,
     lr: t.LrOption = None,
+    lr_end: t.LrEndOption = None,
+    lr_epochs: t.LrEpochsOption = None,
     momentum: t.MomentumOption = None,
+    average_weights: t.AverageWeightsOption = None,
+    max_physical_batch: t.MaxPhysicalBatchOption = None,
     seeded_for_research_only: t.SeededForResearchOnlyOption = None,
     as_json: o.JsonOption = False,
 ) -> None:
@@ -75,7 +79,9 @@ def train(
         "schedule": schedule, "sigma0": sigma0, "decay": decay, "period": period,
         "sigma_end": sigma_end, "epochs": epochs, "spare_epochs": spare_epochs, "clip": clip,
         "noise": noise,
-        "hidden": _widths(hidden), "activation": activation, "optimizer": optimizer, "lr": lr, "momentum": momentum,
+        "hidden": _widths(hidden), "activation": activation, "optimizer": optimizer, "lr": lr,
+        "lr_end": lr_end, "lr_epochs": lr_epochs, "momentum": momentum, "average_weights": average_weights,
+        "max_physical_batch": max_physical_batch,
     }  # fmt: skip
     chosen = all_settings.load(config, given)
     if out is None and not dry_run:

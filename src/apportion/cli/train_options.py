@@ -126,6 +126,36 @@ LrOption = Annotated[
 MomentumOption = Annotated[
     float | None, typer.Option(help="Momentum of sgd (default 0).", rich_help_panel=_MODEL, show_default=False)
 ]
+LrEndOption = Annotated[
+    float | None,
+    typer.Option(
+        help="The learning rate falls linearly from --lr to this over --lr-epochs, then stays.",
+        rich_help_panel=_MODEL,
+        show_default=False,
+    ),
+]
+LrEpochsOption = Annotated[
+    int | None,
+    typer.Option(help="Epochs over which it falls to --lr-end.", rich_help_panel=_MODEL, show_default=False),
+]
+AverageWeightsOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Release the exponential moving average of the weights over the steps, with this decay (0.99, say); costs "
+        "no budget.",
+        rich_help_panel=_MODEL,
+        show_default=False,
+    ),
+]
+MaxPhysicalBatchOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Work on at most so many examples at once; changes memory, not the result (default: what fits in a quarter "
+        "of the memory).",
+        rich_help_panel=_MODEL,
+        show_default=False,
+    ),
+]
 SeededForResearchOnlyOption = Annotated[
     int | None,
     typer.Option(

@@ -2,9 +2,21 @@
 
 from apportion.public import PaidLooks, Public
 from apportion.training.finished import FinishedRun
+from apportion.training.learning_rate import LinearThenConstant
 from apportion.training.loop import fit, start
 from apportion.training.run import Run
 from apportion.training.steering import EarlyStop
 from apportion.training.tokens import Batch, Epoch
 
-__all__ = ["Batch", "EarlyStop", "Epoch", "FinishedRun", "PaidLooks", "Public", "Run", "fit", "start"]
+__all__ = [
+    "Batch",
+    "EarlyStop",
+    "Epoch",
+    "FinishedRun",
+    "LinearThenConstant",
+    "PaidLooks",
+    "Public",
+    "Run",
+    "fit",
+    "start",
+]

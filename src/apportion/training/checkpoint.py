@@ -25,6 +25,7 @@ class Checkpoint:
     optimizer: dict[str, Any]
     scheduler: dict[str, Any] | None = None
     averages: dict[str, Any] | None = None
+    averaged_steps: int = 0
 
 
 def save(path: Path, checkpoint: Checkpoint) -> None:

@@ -1,6 +1,7 @@
 """What mixes examples is refused, with the replacement named; found by type and by experiment on random data."""
 
 import copy
+import inspect
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -45,6 +46,8 @@ def make_optimizer(factory: OptimizerFactory, model: torch.nn.Module) -> torch.o
     reasons = []
     if isinstance(optimizer, torch.optim.LBFGS):
         reasons.append("LBFGS evaluates the loss several times per step (a closure); use SGD or Adam")
+    elif _needs_closure(optimizer):
+        reasons.append(f"{type(optimizer).__name__}.step needs a closure, which would see the loss without noise")
     given = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     known = {id(parameter) for parameter in parameters.values()}
     if given - known:
@@ -63,6 +66,11 @@ def make_optimizer(factory: OptimizerFactory, model: torch.nn.Module) -> torch.o
     if reasons:
         raise IncompatibleModel(reasons)
     return optimizer
+
+
+def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    taken = list(inspect.signature(type(optimizer).step).parameters.values())[1:]
+    return any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in taken)
 
 
 def _unsuitable_modules(model: torch.nn.Module) -> Iterator[str]:

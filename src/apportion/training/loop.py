@@ -21,9 +21,10 @@ from apportion.public import PaidLooks, Public
 from apportion.training.compatibility import OptimizerFactory
 from apportion.training.finished import FinishedRun
 from apportion.training.interruption import PauseOnInterrupt
+from apportion.training.learning_rate import SchedulerEvery, SchedulerFactory
 from apportion.training.progress import Progress, Silent, Watcher
 from apportion.training.run import Run
-from apportion.training.steering import EarlyStop, SchedulerFactory, Weights
+from apportion.training.steering import EarlyStop, Weights
 from apportion.training.tensors import Data
 
 start = Run
@@ -41,6 +42,7 @@ def fit(
     validation: Public | PaidLooks | None = None,
     stop: EarlyStop | None = None,
     scheduler: SchedulerFactory | None = None,
+    scheduler_every: SchedulerEvery = "epoch",
     weights: Weights = "last",
     averaging: float | None = None,
     declared: Mapping[str, str] | None = None,
@@ -57,9 +59,10 @@ def fit(
     nowhere else. `keep` are further private files to put into the run directory. `progress` shows a bar.
 
     What may steer the run: `validation`, Public((inputs, targets)), scored after every epoch into the ledger; `stop`, an
-    `EarlyStop` by those scores; `scheduler`, which makes a learning rate scheduler of the optimizer; and `weights`, the
-    "last" ones, the "averaged" ones (exponentially over the steps, `averaging` being the decay), or the "better" of both
-    by the validation score. Nothing of this lowers the guarantee, which is that of the whole plan.
+    `EarlyStop` by those scores; `scheduler`, which makes a learning rate scheduler of the optimizer, stepped after every
+    epoch or step as `scheduler_every` says; and `weights`, the "last" ones, the "averaged" ones (exponentially over the
+    steps, `averaging` being the decay), or the "better" of both by the validation score. Nothing of this lowers the
+    guarantee, which is that of the whole plan.
 
     A batch may be larger than memory: at most `max_physical_batch` examples are worked on at once, which changes nothing
     but rounding. If none is given, as many as `memory_limit` bytes hold; by default a quarter of the memory there is.
@@ -77,6 +80,7 @@ def fit(
         validation=validation,
         stop=stop,
         scheduler=scheduler,
+        scheduler_every=scheduler_every,
         weights=weights,
         averaging=averaging,
         declared=declared,

@@ -51,8 +51,8 @@ class Run:
     ) -> None:
         """Everything that can be refused is refused here, before the run directory exists.
 
-        `max_physical_batch` and `memory_limit` are as in `fit`; `steering` is `validation`, `stop`, `scheduler`, `weights`
-        and `averaging`, as there.
+        `max_physical_batch` and `memory_limit` are as in `fit`; `steering` is `validation`, `stop`, `scheduler`,
+        `scheduler_every`, `weights` and `averaging`, as there.
         """
         self._ready = make_ready(
             model,

@@ -4,26 +4,24 @@ None of them lowers what is certified: the guarantee is that of the whole plan.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from apportion import _checks
 from apportion.adaptive import AdaptivePlan, Plan
-from apportion.errors import BudgetExhausted, IncompatibleModel, InvalidArgument
+from apportion.errors import BudgetExhausted, InvalidArgument
 from apportion.public import PaidLooks, Public
 from apportion.randomness import RandomStream
 from apportion.recording import LedgerWriter
+from apportion.training.averaging import WeightAverage
 from apportion.training.checkpoint import Checkpoint
-from apportion.training.gradients import trainable
+from apportion.training.learning_rate import LearningRate, SchedulerEvery, SchedulerFactory
 from apportion.training.losses import PerExampleLoss
 from apportion.training.validation import Validation
 
-SchedulerFactory = Callable[[torch.optim.Optimizer], LRScheduler]
 Weights = Literal["last", "averaged", "better"]
 
 
@@ -62,66 +60,6 @@ def require_scores(what: str, validation: Validation | None) -> Validation:
     return validation
 
 
-class LearningRate:
-    """A scheduler of torch, stepped once per epoch; a plateau scheduler is given the recorded score."""
-
-    def __init__(
-        self, factory: SchedulerFactory, optimizer: torch.optim.Optimizer, validation: Validation | None
-    ) -> None:
-        self._scheduler = factory(optimizer)
-        self.plateau = isinstance(self._scheduler, ReduceLROnPlateau)
-        if not isinstance(self._scheduler, LRScheduler):
-            raise IncompatibleModel([f"scheduler must return an LRScheduler, got {type(self._scheduler).__name__}"])
-        if self._scheduler.optimizer is not optimizer:
-            raise IncompatibleModel(["the scheduler belongs to another optimizer"])
-        if self.plateau:
-            require_scores("a plateau scheduler", validation)
-            if getattr(self._scheduler, "mode", "max") != "max":
-                raise InvalidArgument('a score is better the larger it is: give the plateau scheduler mode="max"')
-
-    @property
-    def name(self) -> str:
-        return type(self._scheduler).__name__
-
-    def step(self, *score: float) -> None:
-        """After an epoch. A plateau scheduler is given the score; larger is better, so it needs mode="max"."""
-        self._scheduler.step(*score)  # type: ignore[arg-type]  # the plateau scheduler's argument is a number
-
-    def state(self) -> dict[str, Any]:
-        return dict(self._scheduler.state_dict())
-
-    def load(self, state: dict[str, Any]) -> None:
-        self._scheduler.load_state_dict(state)
-
-
-class WeightAverage:
-    """An exponential moving average of the parameters over the steps: post-processing of what was paid for."""
-
-    def __init__(self, model: torch.nn.Module, decay: float) -> None:
-        self.decay = _checks.probability("averaging", decay)
-        self._model = model
-        self.averages = self._current()
-
-    def _current(self) -> dict[str, Tensor]:
-        return {name: parameter.detach().clone() for name, parameter in trainable(self._model).items()}
-
-    def add(self) -> None:
-        for name, parameter in trainable(self._model).items():
-            self.averages[name].lerp_(parameter.detach(), 1 - self.decay)
-
-    def load(self, averages: dict[str, Tensor]) -> None:
-        for name, average in self.averages.items():
-            average.copy_(averages[name])
-
-    @torch.no_grad()
-    def swap(self) -> None:
-        """Exchange the model's parameters with their averages."""
-        for name, parameter in trainable(self._model).items():
-            kept = parameter.detach().clone()
-            parameter.copy_(self.averages[name])
-            self.averages[name] = kept
-
-
 class Steering:
     """All that decides about a run while it runs."""
 
@@ -135,6 +73,7 @@ class Steering:
         validation: Public | PaidLooks | None = None,
         stop: EarlyStop | None = None,
         scheduler: SchedulerFactory | None = None,
+        scheduler_every: SchedulerEvery = "epoch",
         weights: Weights = "last",
         averaging: float | None = None,
     ) -> None:
@@ -146,7 +85,11 @@ class Steering:
                 raise InvalidArgument(f"stop must be an EarlyStop, which decides by recorded scores; got {stop!r:.80}")
             require_scores("early stopping", self._validation)
         self._stop = stop
-        self._rate = None if scheduler is None else LearningRate(scheduler, optimizer, self._validation)
+        self._rate = None if scheduler is None else LearningRate(scheduler, optimizer, scheduler_every)
+        if self._rate is None and scheduler_every != "epoch":
+            raise InvalidArgument("scheduler_every=… belongs to a scheduler, and none is given")
+        if self._rate is not None and self._rate.plateau:
+            require_scores("a plateau scheduler", self._validation)
         self._weights = _checks.choice("weights", weights, get_args(Weights))
         if (weights == "last") != (averaging is None):
             raise InvalidArgument('averaging=… belongs to weights="averaged" or "better", and those need it')
@@ -162,7 +105,7 @@ class Steering:
         if self._stop is not None:
             facts["early stop"] = f"patience {self._stop.patience}, threshold {self._stop.threshold:g}"
         if self._rate is not None:
-            facts["learning rate"] = self._rate.name
+            facts["learning rate"] = str(self._rate)
         return facts if self._average is None else {**facts, "weights": f"{self._weights} ({self._average.decay:g})"}
 
     def stops(self, scores: Sequence[float]) -> bool:
@@ -171,10 +114,12 @@ class Steering:
     def step_over(self) -> None:
         if self._average is not None:
             self._average.add()
+        if self._rate is not None:
+            self._rate.step_over()
 
     def epoch_over(self) -> None:
-        if self._rate is not None and not self._rate.plateau:
-            self._rate.step()
+        if self._rate is not None:
+            self._rate.epoch_over()
 
     def record(self, completed: int, ledger: LedgerWriter, stream: RandomStream) -> bool:
         """Score the model, if this epoch is one after which it is scored."""
@@ -197,13 +142,14 @@ class Steering:
         """Let a plateau scheduler see the new score; True if that changed its state."""
         if self._rate is None or not self._rate.plateau:
             return False
-        self._rate.step(scores[-1])
+        self._rate.scored(scores[-1])
         return True
 
     def state(self) -> dict[str, Any]:
         return {
             "scheduler": None if self._rate is None else self._rate.state(),
             "averages": None if self._average is None else self._average.averages,
+            "averaged_steps": 0 if self._average is None else self._average.steps,
         }
 
     def restore(self, saved: Checkpoint) -> None:
@@ -212,7 +158,7 @@ class Steering:
         if self._rate is not None and saved.scheduler is not None:
             self._rate.load(saved.scheduler)
         if self._average is not None and saved.averages is not None:
-            self._average.load(saved.averages)
+            self._average.load(saved.averages, saved.averaged_steps)
 
     def choose_weights(self) -> None:
         """Leave in the model what is to be released: its last weights, their average, or what scores better in public."""

@@ -28,6 +28,7 @@ from apportion.settings import Settings
 from apportion.training import compatibility
 from apportion.training.finished import FinishedRun
 from apportion.training.gradients import trainable
+from apportion.training.learning_rate import LinearThenConstant
 from apportion.training.loop import fit
 from apportion.training.losses import per_example
 from apportion.training.step import private_step
@@ -139,6 +140,13 @@ def optimizer_of(job: Job) -> compatibility.OptimizerFactory:
     return lambda parameters: torch.optim.SGD(parameters, lr=chosen.lr, momentum=chosen.momentum)
 
 
+def learning_rate_of(job: Job) -> LinearThenConstant | None:
+    chosen = job.settings
+    if chosen.lr_end is None or chosen.lr_epochs is None:
+        return None
+    return LinearThenConstant(end=chosen.lr_end, over=chosen.lr_epochs)
+
+
 def train_job(
     job: Job, out: Path, *, progress: bool, seeded_for_research_only: int | None = None, resume: bool = False
 ) -> FinishedRun:
@@ -153,6 +161,10 @@ def train_job(
         job.plan,
         loss=LOSS,
         optimizer=optimizer_of(job),
+        scheduler=learning_rate_of(job),
+        weights="last" if job.settings.average_weights is None else "averaged",
+        averaging=job.settings.average_weights,
+        max_physical_batch=job.settings.max_physical_batch,
         out=out,
         holdout=None if job.test is None else (job.test.inputs, job.test.targets),
         declared=_declared(job),
