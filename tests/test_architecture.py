@@ -26,6 +26,7 @@ ORDER = [
     "batching",
     "clipping",
     "accounting",
+    "stages",
     "plan",
     "solver",
     "adaptive",

@@ -28,6 +28,7 @@ from apportion.schedules import (
     ValidationDecay,
 )
 from apportion.solver import solve
+from apportion.stages import PrincipalComponents
 
 __version__ = VERSION
 
@@ -47,6 +48,7 @@ __all__ = [
     "PerLayer",
     "Poisson",
     "PolynomialDecay",
+    "PrincipalComponents",
     "Public",
     "Shuffle",
     "StepDecay",

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from apportion import _checks, accounting, batching, clipping, plan, schedules
+from apportion import _checks, accounting, batching, clipping, plan, schedules, stages
 from apportion.accounting import conversions
 from apportion.accounting.filters import Filter, GaussianFilter, RenyiFilter, ZeroConcentratedFilter
 from apportion.accounting.renyi import Renyi
@@ -22,6 +22,7 @@ from apportion.errors import BudgetExhausted, InvalidArgument, UnpricedEvent
 from apportion.events import Adjacency, Composed, Event
 from apportion.plan import MOST_EPOCHS, Noise, NonPrivatePlan, Slot, TrainingPlan
 from apportion.schedules import Schedule, ValidationDecay
+from apportion.stages import Component
 
 _ORDERS = 1 + 2.0 ** np.arange(-2, 10, 0.25)
 
@@ -38,6 +39,8 @@ class AdaptivePlan:
 
     The floor: if every σ is at least `floor(epoch)`, the noise above it is post-processing, and a run of `epochs` epochs
     is certified as that fixed schedule by any accountant. With a floor, σ is the larger of the two, and no cap is needed.
+
+    `components` are paid for first: what they cost is kept back under the cap, or composed with the floor.
     """
 
     budget: Budget
@@ -51,8 +54,10 @@ class AdaptivePlan:
     adjacency: Adjacency | None = None
     noise: Noise = "float"
     clipping: Clipping = FLAT
+    components: tuple[Component, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "components", stages.checked(self.components))
         _checks.choice("noise", self.noise, get_args(Noise))
         if not isinstance(self.schedule, ValidationDecay):
             raise InvalidArgument(
@@ -88,9 +93,10 @@ class AdaptivePlan:
                 )
             order = _checks.number("order", order)
         object.__setattr__(self, "order", order)
-        if self.next_slot((), ()) is None:
+        if self.next_slot(stages.events_of(self.components), ()) is None:
+            beside = " beside the components" if self.components else ""
             raise BudgetExhausted(
-                f"not even one epoch at sigma0 = {self.schedule.sigma0:g} fits the budget ({self.budget})"
+                f"not even one epoch at sigma0 = {self.schedule.sigma0:g} fits the budget ({self.budget}){beside}"
             )
 
     @cached_property
@@ -135,7 +141,7 @@ class AdaptivePlan:
 
     @property
     def floor_event(self) -> Event:
-        """What is certified if there is a floor: the floor, epoch by epoch."""
+        """What is certified if there is a floor: the components, and the floor, epoch by epoch."""
         if self.floor is None:
             raise UnpricedEvent(
                 "the noise of this run was chosen while it ran, so no accountant may compose what was realised (a loss "
@@ -144,7 +150,8 @@ class AdaptivePlan:
             )
         assert self.epochs is not None
         floors = enumerate(self.floor(index) for index in range(self.epochs))
-        return Composed(events=tuple(plan.slot(i, s, self.batching, self.clipping).event for i, s in floors))
+        epochs = (plan.slot(i, s, self.batching, self.clipping).event for i, s in floors)
+        return Composed(events=(*stages.events_of(self.components), *epochs))
 
     def guarantees(self, delta: float) -> tuple[accounting.Guarantee, ...]:
         """What holds however the noise was chosen, tightest first."""
@@ -188,6 +195,7 @@ class AdaptivePlan:
             "unit": "example",
             **plan.noise_to_json(self.noise),
             **clipping.to_plan_json(self.clipping),
+            **stages.to_json(self.components),
         }
 
 
@@ -202,6 +210,7 @@ def from_json(data: Any) -> Plan:
     """The inverse of every plan's `to_json`; unknown or missing fields are refused."""
     if not isinstance(data, Mapping) or "adaptive" not in data:
         return plan.from_json(data)
+    data, components = stages.from_json(data)
     data, noise = plan.noise_from_json(data)
     data, clipped = plan.clipping_from_json(data)
     plan.require_fields("an adaptive plan", data, _FIELDS)
@@ -219,6 +228,7 @@ def from_json(data: Any) -> Plan:
         adjacency=data["adjacency"],
         noise=noise,
         clipping=clipped,
+        components=components,
     )
 
 

@@ -225,9 +225,8 @@ def _components(ledger: Ledger, adjacency: Adjacency) -> list[dict[str, Any]]:
     if not isinstance(ledger.plan, AdaptivePlan):
         slots = [slot.event for slot in ledger.plan.slots]
     spent: dict[str, list[float]] = {"training": [_priced(event, adjacency) for event in slots]}
-    for recorded in ledger.events:
-        if recorded.slot is None:
-            spent.setdefault(_purpose(recorded.event), []).append(_priced(recorded.event, adjacency))
+    for event in (*(recorded.event for recorded in ledger.events if recorded.slot is None), *ledger.pending_events):
+        spent.setdefault(_purpose(event), []).append(_priced(event, adjacency))
     total = math.fsum(price for prices in spent.values() for price in prices) or 1.0
     return [
         {"purpose": purpose, "events": len(prices), "share": round(math.fsum(prices) / total, 4)}

@@ -1,7 +1,7 @@
 """The ledger: an append-only chain of JSON lines, each on disk before anything computed with its noise is used.
 
     line 0       plan      the whole plan, how randomness was made, and what was declared public
-    line 1 … n   event     one mechanism that ran; an epoch names the plan's slot that it takes
+    line 1 … n   event     one mechanism that ran; an epoch names the plan's slot that it takes, a component its number
                  score     what the model scored after a slot, on public data; adaptive noise follows from these
     then         release   the hash of the weights that were released: no slot is taken after it
     perhaps      event, evaluation   a private score: its cost, then the noisy counts that were released
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from apportion import adaptive, canonical, events
+from apportion import adaptive, canonical, events, stages
 from apportion.adaptive import AdaptivePlan, Plan
 from apportion.errors import InvalidArgument, LedgerError, UnpricedEvent
 from apportion.events import Event
@@ -34,6 +34,7 @@ _BODY_FIELDS = {
     "release": {"what", "weights"},
     "evaluation": {"right", "wrong"},
 }
+_OPTIONAL_FIELDS = {"event": {"component"}}
 EVALUATION = "evaluation"  # the purpose of the event that pays for an evaluation
 MOST_COUNTED = 1 << 53
 
@@ -42,6 +43,7 @@ MOST_COUNTED = 1 << 53
 class RecordedEvent:
     slot: int | None
     event: Event
+    component: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,12 +83,16 @@ class Ledger:
         return sum(recorded.slot is not None for recorded in self.events)
 
     @property
+    def used_components(self) -> int:
+        return sum(recorded.component is not None for recorded in self.events)
+
+    @property
     def released(self) -> bool:
         return self.weights is not None
 
     @property
     def certified_event(self) -> Event:
-        """What must be paid for: all that is recorded, and every slot of the plan that is not.
+        """What must be paid for: all that is recorded, and every component and slot of the plan that is not.
 
         Of an adaptive plan only its floor, if it has one, can be priced like this.
         """
@@ -94,7 +100,12 @@ class Ledger:
             return self.plan.floor_event
         recorded = tuple(recorded.event for recorded in self.events)
         unused = tuple(slot.event for slot in self.plan.slots[self.used_slots :])
-        return events.Composed(events=recorded + unused)
+        return events.Composed(events=recorded + unused + self.pending_events)
+
+    @property
+    def pending_events(self) -> tuple[Event, ...]:
+        """Of the plan's components that have not run."""
+        return stages.events_of(self.plan.components[self.used_components :])
 
 
 def parse(data: bytes) -> Ledger:
@@ -164,7 +175,7 @@ def _parse_record(line: bytes, index: int, previous: str) -> dict[str, Any]:
     kind, body = record["kind"], record["body"]
     if not isinstance(kind, str) or kind not in _BODY_FIELDS:
         raise LedgerError(f"line {index}: unknown kind {kind!r:.40}")
-    if not isinstance(body, dict) or set(body) != _BODY_FIELDS[kind]:
+    if not isinstance(body, dict) or set(body) - _OPTIONAL_FIELDS.get(kind, set()) != _BODY_FIELDS[kind]:
         raise LedgerError(f"line {index}: {kind} must have the fields {sorted(_BODY_FIELDS[kind])}")
     return record
 
@@ -181,7 +192,7 @@ def _interpret(records: list[dict[str, Any]]) -> Ledger:
     recorded: list[RecordedEvent] = []
     scores: list[RecordedScore] = []
     evaluations: list[Evaluation] = []
-    weights, used = None, 0
+    weights, used, components = None, 0, 0
     for index, record in enumerate(records[1:], start=1):
         kind, body = record["kind"], record["body"]
         if kind == "plan":
@@ -192,15 +203,16 @@ def _interpret(records: list[dict[str, Any]]) -> Ledger:
         elif kind == "event":
             if weights is not None and body["slot"] is not None:
                 raise LedgerError(f"line {index}: follows the release of the weights, after which no slot can be taken")
-            recorded.append(_checked_event(body, index, the_plan, used, scores))
+            recorded.append(_checked_event(body, index, the_plan, (used, components), scores))
             used += body["slot"] is not None
+            components += recorded[-1].component is not None
         elif weights is not None:
             raise LedgerError(f"line {index}: follows the release of the weights, after which only scores are paid for")
         elif kind == "score":
             scores.append(_checked_score(body, index, used - 1, scores))
         else:
             weights = _checked_weights(body, index)
-    _check_cap(the_plan, recorded)
+    _check_cap(the_plan, recorded, stages.events_of(the_plan.components[components:]))
     return Ledger(
         run=header["run"],
         plan=the_plan,
@@ -256,19 +268,35 @@ def _checked_score(body: Mapping[str, Any], index: int, latest: int, scores: Seq
 
 
 def _checked_event(
-    body: Mapping[str, Any], index: int, the_plan: Plan, expected: int, scores: Sequence[RecordedScore]
+    body: Mapping[str, Any], index: int, the_plan: Plan, expected: tuple[int, int], scores: Sequence[RecordedScore]
 ) -> RecordedEvent:
+    """`expected` are the next free slot and the next free component."""
     try:
         event = events.from_json(body["event"])
     except InvalidArgument as error:
         raise LedgerError(f"line {index}: {error}") from None
     slot = body["slot"]
     if slot is not None:
-        if type(slot) is not int or slot != expected:
-            raise LedgerError(f"line {index}: takes slot {slot!r:.40}, but the next free slot is {expected}")
+        if type(slot) is not int or slot != expected[0]:
+            raise LedgerError(f"line {index}: takes slot {slot!r:.40}, but the next free slot is {expected[0]}")
         if not _same_event(event, _planned(the_plan, slot, scores, index)):
             raise LedgerError(f"line {index}: the event differs from what the plan says for slot {slot}")
-    return RecordedEvent(slot=slot, event=event)
+    if "component" not in body:
+        return RecordedEvent(slot=slot, event=event)
+    _check_component(body, index, the_plan, expected[1], event)
+    return RecordedEvent(slot=slot, event=event, component=body["component"])
+
+
+def _check_component(body: Mapping[str, Any], index: int, the_plan: Plan, expected: int, event: Event) -> None:
+    component = body["component"]
+    if type(component) is not int or component != expected or body["slot"] is not None:
+        raise LedgerError(
+            f"line {index}: is component {component!r:.40} and takes no slot, but the next component is {expected}"
+        )
+    if component >= len(the_plan.components):
+        raise LedgerError(f"line {index}: the plan has only {len(the_plan.components)} components")
+    if not _same_event(event, the_plan.components[component].event):
+        raise LedgerError(f"line {index}: the event differs from what the plan says for component {component}")
 
 
 def _planned(the_plan: Plan, slot: int, scores: Sequence[RecordedScore], index: int) -> Event:
@@ -281,15 +309,15 @@ def _planned(the_plan: Plan, slot: int, scores: Sequence[RecordedScore], index: 
     return the_plan.slots[slot].event
 
 
-def _check_cap(the_plan: Plan, recorded: Sequence[RecordedEvent]) -> None:
-    """All that an adaptive run did counts towards its cap; beside a floor nothing but epochs may be recorded."""
+def _check_cap(the_plan: Plan, recorded: Sequence[RecordedEvent], pending: tuple[Event, ...]) -> None:
+    """All that an adaptive run did, and its components, count towards its cap; beside a floor nothing else may happen."""
     if not isinstance(the_plan, AdaptivePlan) or not recorded:
         return
-    *earlier, last = [event.event for event in recorded]
-    if the_plan.floor is not None and any(event.slot is None for event in recorded):
-        raise LedgerError("a plan with a floor holds epochs only, but another event is recorded")
+    spent = [*pending, *(event.event for event in recorded)]
+    if the_plan.floor is not None and any(event.slot is None and event.component is None for event in recorded):
+        raise LedgerError("a plan with a floor holds epochs and components only, but another event is recorded")
     try:
-        within = the_plan.admits(last, earlier)
+        within = the_plan.admits(spent[-1], spent[:-1])
     except UnpricedEvent as error:
         raise LedgerError(f"an event does not fit the plan's cap: {error}") from None
     if not within:

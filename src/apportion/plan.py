@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from apportion import _checks, accounting, batching, clipping, schedules
+from apportion import _checks, accounting, batching, clipping, schedules, stages
 from apportion.accounting.zcdp import ZeroConcentrated
 from apportion.batching import Batching, Poisson, Shuffle
 from apportion.budget import Budget
@@ -16,6 +16,7 @@ from apportion.clipping import FLAT, Clipping
 from apportion.errors import BudgetExhausted, InvalidArgument
 from apportion.events import Adjacency, Composed, Event, NonPrivate
 from apportion.schedules import Schedule
+from apportion.stages import Component
 
 Noise = Literal["float", "grid"]
 
@@ -45,6 +46,7 @@ class TrainingPlan:
     the batching supports, `add-remove` or, for Shuffle, `zero-out`; say `zero-out` if `examples` was read off the data.
     `noise="grid"` releases sums on a public grid only, so that floating point is covered by the guarantee; it is slower.
     `clipping` is `Flat()`, `PerLayer(...)` or `Automatic()`.
+    `components` are the other private steps of the pipeline, in the order in which they run; the budget covers them too.
     """
 
     budget: Budget
@@ -57,8 +59,10 @@ class TrainingPlan:
     spare_epochs: int = 0
     adjacency: Adjacency | None = None
     noise: Noise = "float"
+    components: tuple[Component, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "components", stages.checked(self.components))
         _checks.choice("noise", self.noise, get_args(Noise))
         object.__setattr__(self, "adjacency", checked_adjacency(self.batching, self.adjacency))
         object.__setattr__(self, "examples", _checks.count("examples", self.examples))
@@ -76,9 +80,10 @@ class TrainingPlan:
         cost = spent(self.budget, self.event, self.neighbours)
         if not self.budget.admits(cost):
             unit = "rho" if self.budget.rho is not None else "epsilon"
+            others = f" and {len(self.components)} components" if self.components else ""
             raise BudgetExhausted(
-                f"{self.epochs + self.spare_epochs} epochs of this schedule cost {unit} = {cost:.6g}, more than the budget "
-                f"({self.budget}); use apportion.solve(...), more noise or fewer epochs"
+                f"{self.epochs + self.spare_epochs} epochs of this schedule{others} cost {unit} = {cost:.6g}, more than the "
+                f"budget ({self.budget}); use apportion.solve(...), more noise or fewer epochs"
             )
 
     @cached_property
@@ -88,8 +93,8 @@ class TrainingPlan:
 
     @property
     def event(self) -> Event:
-        """What is certified: every slot."""
-        return Composed(events=tuple(slot.event for slot in self.slots))
+        """What is certified: every component and every slot."""
+        return Composed(events=(*stages.events_of(self.components), *(slot.event for slot in self.slots)))
 
     @property
     def sigmas(self) -> tuple[float, ...]:
@@ -110,7 +115,7 @@ class TrainingPlan:
 
     @cached_property
     def rho(self) -> float:
-        """Σ over slots of the unamplified ρ."""
+        """Σ over components and slots of the unamplified ρ."""
         return rho_of(self.event, self.neighbours)
 
     @cached_property
@@ -131,6 +136,7 @@ class TrainingPlan:
             "unit": "example",
             **noise_to_json(self.noise),
             **clipping.to_plan_json(self.clipping),
+            **stages.to_json(self.components),
         }
 
 
@@ -146,8 +152,10 @@ class NonPrivatePlan:
     examples: int
     batching: Batching
     epochs: int
+    components: tuple[Component, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "components", stages.checked(self.components))
         object.__setattr__(self, "examples", _checks.count("examples", self.examples))
         object.__setattr__(self, "epochs", _checks.count("epochs", self.epochs))
 
@@ -157,7 +165,7 @@ class NonPrivatePlan:
 
     @property
     def event(self) -> Event:
-        return Composed(events=tuple(slot.event for slot in self.slots))
+        return Composed(events=(*stages.events_of(self.components), *(slot.event for slot in self.slots)))
 
     @property
     def nominal_batch_size(self) -> float:
@@ -169,6 +177,7 @@ class NonPrivatePlan:
             "examples": self.examples,
             "batching": batching.to_json(self.batching),
             "epochs": self.epochs,
+            **stages.to_json(self.components),
         }
 
 
@@ -184,10 +193,14 @@ def from_json(data: Any) -> Plan:
     """The inverse of `to_json`; unknown or missing fields are refused."""
     if not isinstance(data, Mapping):
         raise InvalidArgument(f"a plan must be a JSON object, got {data!r:.80}")
+    data, components = stages.from_json(data)
     if data.get("non_private") is True:
         require_fields("a non-private plan", data, _NON_PRIVATE_FIELDS)
         return NonPrivatePlan(
-            examples=data["examples"], batching=batching.from_json(data["batching"]), epochs=data["epochs"]
+            examples=data["examples"],
+            batching=batching.from_json(data["batching"]),
+            epochs=data["epochs"],
+            components=components,
         )
     data, noise = noise_from_json(data)
     data, clipped = clipping_from_json(data)
@@ -205,6 +218,7 @@ def from_json(data: Any) -> Plan:
         adjacency=data["adjacency"],
         noise=noise,
         clipping=clipped,
+        components=components,
     )
 
 

@@ -6,23 +6,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from apportion import adaptive, canonical, durable, events
+from apportion import adaptive, canonical, durable, events, stages
 from apportion.adaptive import AdaptivePlan, Plan
-from apportion.errors import BudgetExhausted
+from apportion.errors import BudgetExhausted, RunError
 from apportion.events import Event
 from apportion.ledger import FORMAT, START, Randomness, intact_part, parse, seal
-from apportion.plan import Slot
+from apportion.plan import Noise, NonPrivatePlan, Slot
+from apportion.stages import Component
 
 
 class LedgerWriter:
     """Appends to a ledger on disk. When a method returns, the line is durable."""
 
-    def __init__(self, path: Path, *, run: str, the_plan: Plan) -> None:
+    def __init__(self, path: Path, *, run: str, the_plan: Plan, randomness: Randomness) -> None:
         self.path = path
         self.run = run
+        self.randomness = randomness
         self.scores: list[float] = []
         self.scored_slot: int | None = None
         self.used_slots = 0
+        self.used_components = 0
         self._spent: list[Event] = []
         self._plan = the_plan
         self._index = 0
@@ -36,7 +39,7 @@ class LedgerWriter:
         if path.exists():
             raise FileExistsError(f"{path} exists already")
         run = secrets.token_hex(16)
-        writer = cls(path, run=run, the_plan=the_plan)
+        writer = cls(path, run=run, the_plan=the_plan, randomness=randomness)
         writer._append(
             "plan",
             {
@@ -56,10 +59,11 @@ class LedgerWriter:
         ledger = parse(whole)
         if torn:
             durable.shorten(path, len(whole))
-        writer = cls(path, run=ledger.run, the_plan=ledger.plan)
+        writer = cls(path, run=ledger.run, the_plan=ledger.plan, randomness=ledger.randomness)
         writer.scores = [score.score for score in ledger.scores]
         writer.scored_slot = ledger.scores[-1].slot if ledger.scores else None
         writer.used_slots = ledger.used_slots
+        writer.used_components = ledger.used_components
         writer._spent = [recorded.event for recorded in ledger.events]
         writer._index = whole.count(b"\n")
         writer._head = ledger.head
@@ -67,9 +71,14 @@ class LedgerWriter:
             writer.take_slot()
         return writer
 
+    @property
+    def noise(self) -> Noise:
+        """How the plan says that noise is made."""
+        return "float" if isinstance(self._plan, NonPrivatePlan) else self._plan.noise
+
     def next_slot(self) -> Slot | None:
         """What `take_slot` would record; None if the plan's slots, or its cap, are used up."""
-        return adaptive.next_slot(self._plan, self._spent, self.scores, self.used_slots)
+        return adaptive.next_slot(self._plan, self._reserved(), self.scores, self.used_slots)
 
     def take_slot(self) -> Slot:
         """Record the next slot as used, and return it."""
@@ -80,6 +89,23 @@ class LedgerWriter:
         self.used_slots += 1
         self._spent.append(slot.event)
         return slot
+
+    def take_component(self, component: Component) -> None:
+        """Record the plan's next component as used; it must be this one."""
+        planned = self._plan.components[self.used_components :]
+        if not planned or planned[0] != component:
+            expected = f"the plan's next component is {planned[0]}" if planned else "the plan has no further component"
+            raise RunError(
+                f"{expected}, not {component}: declare it in the plan (components=…), so that it is paid for"
+            )
+        event = events.to_json(component.event)
+        self._append("event", {"slot": None, "component": self.used_components, "event": event})
+        self.used_components += 1
+        self._spent.append(component.event)
+
+    def _reserved(self) -> list[Event]:
+        """What is spent, and what is kept back for components that have not run."""
+        return [*stages.events_of(self._plan.components[self.used_components :]), *self._spent]
 
     def append_score(self, score: float) -> None:
         """Record what the model scored, on public data, after the latest slot."""
@@ -92,7 +118,9 @@ class LedgerWriter:
 
         It is paid for on top of a fixed plan; in an adaptive one it counts towards the cap.
         """
-        if isinstance(self._plan, AdaptivePlan) and (self._plan.floor or not self._plan.admits(event, self._spent)):
+        if isinstance(self._plan, AdaptivePlan) and (
+            self._plan.floor or not self._plan.admits(event, self._reserved())
+        ):
             raise BudgetExhausted("this event does not fit under the plan's cap (beside a floor, none does)")
         self._append("event", {"slot": None, "event": events.to_json(event)})
         self._spent.append(event)

@@ -1,11 +1,11 @@
 """The solver for a plan's one unknown: the noise, decay or number of epochs that spends a budget and no more."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from apportion import _checks, accounting, schedules
+from apportion import _checks, accounting, schedules, stages
 from apportion.batching import Batching
 from apportion.budget import RELATIVE_SLACK, Budget
 from apportion.clipping import FLAT, Clipping
@@ -22,6 +22,7 @@ from apportion.plan import (
     spent,
 )
 from apportion.schedules import Schedule
+from apportion.stages import Component
 
 Unknown = Literal["sigma0", "decay", "epochs"]
 Spent = Callable[[Budget, Event, Adjacency], float]
@@ -44,24 +45,28 @@ def solve(
     adjacency: Adjacency | None = None,
     noise: Noise = "float",
     clipping: Clipping = FLAT,
+    components: Sequence[Component] = (),
 ) -> TrainingPlan:
     """The plan that spends `budget`, with the one unknown among sigma0, decay and epochs found.
 
     Leave exactly one out: `schedule.sigma0`, `schedule.decay` or `epochs`. A solved number of epochs is the most that
-    fit; a solved sigma0 or decay spends at most all of the budget and at least 99.9 % of it.
+    fit; a solved sigma0 or decay spends at most all of the budget and at least 99.9 % of it. What `components` cost is
+    part of what is spent.
     """
     refuse_adaptive(schedule)
     unknown = unknown_of(schedule, epochs)
     refuse_rho_with_poisson(budget, batching)
     spare = _checks.count("spare_epochs", spare_epochs, least=0)
     neighbours = checked_adjacency(batching, adjacency)
+    others = stages.events_of(stages.checked(components))
+    _refuse_unaffordable(budget, others, neighbours)
 
     def price(candidate: Schedule, slots: int, spent: Spent, groups: int | None = None) -> float:
         try:
             events = _events(batching, clipping, candidate, slots, groups or slots)
         except InvalidArgument:  # a noise multiplier that underflowed to zero: infinitely dear
             return math.inf
-        return spent(budget, Composed(events=events), neighbours)
+        return spent(budget, Composed(events=(*others, *events)), neighbours)
 
     if unknown == "epochs":
         about = _most_epochs(lambda slots: price(schedule, slots, spent, _GROUPS), budget, spare)
@@ -87,7 +92,16 @@ def solve(
         adjacency=neighbours,
         noise=noise,
         clipping=clipping,
+        components=tuple(components),
     )
+
+
+def _refuse_unaffordable(budget: Budget, others: tuple[Event, ...], adjacency: Adjacency) -> None:
+    if others and not budget.admits(cost := spent(budget, Composed(events=others), adjacency)):
+        unit = "rho" if budget.rho is not None else "epsilon"
+        raise BudgetExhausted(
+            f"the components alone cost {unit} = {cost:.6g}, more than the budget ({budget}): raise their sigma"
+        )
 
 
 def unknown_of(schedule: Schedule, epochs: int | None) -> Unknown:

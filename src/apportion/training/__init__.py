@@ -2,6 +2,7 @@
 
 from apportion.public import PaidLooks, Public
 from apportion.training.finished import FinishedRun
+from apportion.training.frozen import Projection
 from apportion.training.learning_rate import LinearThenConstant
 from apportion.training.loop import fit, start
 from apportion.training.run import Run
@@ -15,6 +16,7 @@ __all__ = [
     "FinishedRun",
     "LinearThenConstant",
     "PaidLooks",
+    "Projection",
     "Public",
     "Run",
     "fit",

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from mpmath import iv, mp
+from numpy.typing import NDArray
 from torch import Tensor
 
 from apportion import _checks
@@ -76,6 +77,11 @@ def rounded_normals(count: int, ratio: float, stream: RandomStream) -> Tensor:
     _checks.positive("ratio", ratio)
     pieces = [_piece(min(2 * _PAIRS, count - start), ratio, stream) for start in range(0, count, 2 * _PAIRS)]
     return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int64)
+
+
+def whole_normals(count: int, deviation: float, stream: RandomStream) -> NDArray[np.int64]:
+    """`rounded_normals` for the components of a pipeline."""
+    return np.asarray(rounded_normals(count, deviation, stream).numpy())
 
 
 def _piece(count: int, ratio: float, stream: RandomStream) -> Tensor:

@@ -5,6 +5,7 @@ same trainable parameters, and everything that is published but not trained (buf
 """
 
 import hashlib
+from collections.abc import Collection
 from weakref import WeakSet
 
 import torch
@@ -36,6 +37,11 @@ class Guard:
         state = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
         learned = trainable(self._model)
         return {name: _digest(value) for name, value in state.items() if name not in learned}
+
+    def accept(self, names: Collection[str]) -> None:
+        """These have just been set to what a recorded component released: from now on they must stay so."""
+        now = self._not_trained()
+        self._still |= {name: now[name] for name in names}
 
     def before_step(self) -> None:
         """Refuse a step of a model that is no longer the one that was checked; nothing has been touched then."""

@@ -13,6 +13,7 @@ from apportion.adaptive import Plan
 from apportion.plan import NonPrivatePlan
 from apportion.training import compatibility, guard, memory
 from apportion.training.compatibility import OptimizerFactory
+from apportion.training.frozen import Preparation
 from apportion.training.gradients import clipped_sum, trainable
 from apportion.training.guard import Guard
 from apportion.training.losses import PerExampleLoss, per_example
@@ -31,6 +32,7 @@ class Ready:
     loss: PerExampleLoss
     records: Records
     holdout: Records | None
+    preparation: Preparation
     optimizer: torch.optim.Optimizer
     steering: Steering
     guard: Guard
@@ -55,6 +57,7 @@ def make_ready(
     records = PrivateData.of(data, model)
     held_out = None if holdout is None else PrivateData.of(holdout, model)
     plan.batching.check_length(len(records), plan.examples)
+    preparation = Preparation(model, plan, records.like[0])
     compatibility.check_model(model, compute, *records.like)
     made = compatibility.make_optimizer(optimizer, model)
     if not isinstance(plan, NonPrivatePlan):
@@ -69,6 +72,7 @@ def make_ready(
         loss=compute,
         records=records,
         holdout=held_out,
+        preparation=preparation,
         optimizer=made,
         steering=chosen,
         guard=Guard(model, made),

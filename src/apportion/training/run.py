@@ -120,6 +120,8 @@ class Run:
                 self._restore(self._run.saved)
             self._stream = self._run.new_stream(self._seed)
             self._ledger = self._run.ledger
+            self._ready.preparation.run(self._ready.records, self._run, self._stream)
+            self._guard.accept(self._ready.preparation.names)
             if self._run.saved is not None and self._run.saved.slot == self._ledger.used_slots - 1:
                 self._steering.record_missing(self._run.saved, self._ledger, self._stream)
         except BaseException:

@@ -1,9 +1,14 @@
 """A run directory in use: locked, with its ledger open, its keys on record and its checkpoint at hand."""
 
+import io
 import json
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from apportion import canonical, durable, ledger
 from apportion.adaptive import Plan
@@ -18,6 +23,7 @@ METRICS = "metrics.jsonl"
 KEYS = "keys.log"
 LOCK = "lock"
 CHECKPOINT = Path("checkpoints") / "latest.pt"
+COMPONENTS = Path("components")
 
 
 class RunDirectory:
@@ -85,6 +91,25 @@ class RunDirectory:
         with durable.Appender(path) as file:
             file.append(f"{stream.fingerprint}\n".encode())
         return stream
+
+    def save_component(self, number: int, result: Mapping[str, NDArray[np.float64]]) -> None:
+        """What a component released, so that a resumed run need not pay for it again."""
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **result)
+        if not (self.path / COMPONENTS).is_dir():
+            durable.make_directory(self.path / COMPONENTS)
+        durable.replace_file(self.path / COMPONENTS / f"{number}.npz", buffer.getvalue())
+
+    def load_component(self, number: int) -> dict[str, NDArray[np.float64]]:
+        path = self.path / COMPONENTS / f"{number}.npz"
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                return {name: arrays[name] for name in arrays.files}
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise RunError(
+                f"component {number} of this run is recorded and paid for, but {path} is missing or damaged: the run was "
+                f"killed just then, and cannot go on without paying twice. Start a new run ({error})"
+            ) from error
 
     def save(self, state: Checkpoint) -> None:
         checkpoint.save(self.path / CHECKPOINT, state)

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from apportion import stages
 from apportion.adaptive import AdaptivePlan, Plan
 from apportion.errors import DataError, InvalidArgument
 from apportion.public import PaidLooks, Public, require_public
@@ -67,7 +68,8 @@ def _check_affordable(source: PaidLooks, plan: Plan) -> None:
         raise InvalidArgument(
             "paid looks need an AdaptivePlan without a floor: they count towards its cap; a fixed plan has no room for them"
         )
-    first = plan.next_slot((), ())
+    others = stages.events_of(plan.components)
+    first = plan.next_slot(others, ())
     assert first is not None
-    if not plan.admits(source.event, [first.event]):
+    if not plan.admits(source.event, [*others, first.event]):
         raise InvalidArgument(f"one epoch and one look with sigma = {source.sigma:g} exceed the budget ({plan.budget})")

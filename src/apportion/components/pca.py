@@ -1,0 +1,136 @@
+"""Private principal components: the leading eigenvectors of the rows' second moments, with noise.
+
+Sensitivity. Let every row x have ‖x‖₂ ≤ 1 and M = Σ x xᵀ. Adding, removing or zeroing one row changes M by ± x xᵀ, and
+‖x xᵀ‖_F = ‖x‖² ≤ 1. Replacing x by y changes it by E = y yᵀ − x xᵀ with ‖E‖_F² = ‖x‖⁴ + ‖y‖⁴ − 2 (x·y)² ≤ 2.
+
+Noise. M is symmetric, so releasing its diagonal and its upper triangle releases it. Multiply the triangle by √2: this
+vector v has ‖v(M) − v(M′)‖₂ = ‖M − M′‖_F. N(0, σ²) on every coordinate of v is a Gaussian release with noise multiplier
+σ, and dividing the triangle by √2 again, which is post-processing, leaves N(0, σ²) on the diagonal and N(0, σ²/2) off it.
+Eigenvectors of the noisy matrix are post-processing.
+
+Arithmetic. Rows are cut (towards zero, which lengthens none) to multiples of 2⁻¹⁸. In these units M is whole, and every
+sum is exact, in whatever order it is formed.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apportion import _checks
+from apportion.components.release import Releaser, Whole, chunks_of
+from apportion.errors import DataError, InvalidArgument
+from apportion.events import Event
+from apportion.randomness import RandomStream
+from apportion.recording import LedgerWriter
+from apportion.stages import PrincipalComponents
+
+BITS = 18  # of a coordinate: rows lie on multiples of 2^-18, second moments on multiples of 2^-36
+MOST_ROWS = 1 << 26  # sums stay below 2^62
+_MARGIN = 1 - 2.0**-32  # more than what rounding adds to a norm of up to a million coordinates
+_LANCZOS_FEATURES = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projection:
+    """`directions` (features, dimensions): orthonormal columns, leading first; and the event that paid for them."""
+
+    directions: NDArray[np.float64]
+    event: Event
+
+    def __call__(self, rows: NDArray[Any]) -> NDArray[np.float64]:
+        return np.asarray(rows, np.float64).reshape(len(rows), -1) @ self.directions
+
+
+def fit(
+    data: Any,
+    dimensions: int,
+    sigma: float,
+    *,
+    ledger: LedgerWriter,
+    stream: RandomStream | None = None,
+) -> Projection:
+    """The private principal components of `data`: an array, or an iterable of pieces of it, which is read once.
+
+    Rows longer than 1 are scaled to norm 1; a row with NaN or infinity counts as zeros. `ledger` belongs to a plan that
+    declares `PrincipalComponents(dimensions=…, sigma=…)` as its next component.
+
+    Guarantees: one Gaussian release with noise multiplier `sigma` (see above), recorded before the noise is drawn.
+    """
+    return release(PrincipalComponents(dimensions=dimensions, sigma=sigma), data, Releaser(ledger, stream))
+
+
+def release(component: PrincipalComponents, data: Any, releaser: Releaser) -> Projection:
+    """What `fit` does, with the noise of a run."""
+    moments = second_moments(chunks_of(data))
+    if component.dimensions > len(moments):
+        raise InvalidArgument(f"dimensions must be at most the {len(moments)} features, got {component.dimensions}")
+    releaser.record(component)  # record, then release: on disk before the noise is drawn
+    noisy = _noisy(moments, component.sigma, releaser)
+    return Projection(directions=leading_directions(noisy, component.dimensions), event=component.event)
+
+
+def clipped_rows(rows: NDArray[np.float64]) -> Whole:
+    """Each row as whole multiples of 2⁻¹⁸ with a norm of at most 1, exactly; zeros for rows that are not finite."""
+    finite = np.isfinite(rows).all(axis=1, keepdims=True)
+    rows = np.where(finite, rows, 0.0)
+    largest = np.abs(rows).max(axis=1, initial=0.0, keepdims=True)
+    unit = rows / np.where(largest > 1, largest, 1.0)  # first, because squares of huge values overflow
+    norms = np.sqrt((unit**2).sum(axis=1, keepdims=True))
+    too_long = (largest > 1) | (norms > _MARGIN)
+    scaled = np.where(too_long, _MARGIN * unit / np.maximum(norms, 0.5), unit)
+    whole = np.trunc(scaled * 2.0**BITS).astype(np.int64)
+    assert bool(((whole**2).sum(axis=1) <= 1 << 2 * BITS).all())
+    return whole
+
+
+def second_moments(chunks: Iterable[NDArray[np.float64]]) -> Whole:
+    """Σ x xᵀ over clipped rows, in units of 2⁻³⁶: private, and exact."""
+    total: Whole | None = None
+    seen = 0
+    for chunk in chunks:
+        rows = clipped_rows(chunk).astype(np.float64)
+        if total is None:
+            total = np.zeros((rows.shape[1], rows.shape[1]), np.int64)
+        if rows.shape[1] != len(total):
+            raise DataError(f"all pieces of the data must have the same columns, got {len(total)} and {rows.shape[1]}")
+        seen += len(rows)
+        if seen > MOST_ROWS:
+            raise DataError(f"at most {MOST_ROWS:,} rows can be summed exactly")
+        total += (rows.T @ rows).astype(np.int64)  # exact: at most 2^12 rows of products below 2^36
+    if total is None or not len(total):
+        raise DataError("data holds no rows, or rows without columns")
+    return total
+
+
+def _noisy(moments: Whole, sigma: float, releaser: Releaser) -> NDArray[np.float64]:
+    """The matrix with N(0, σ²) on its diagonal and N(0, σ²/2) off it, symmetric; written over `moments`."""
+    unit = 2.0 ** (2 * BITS)
+    diagonal = releaser.noisy(np.diagonal(moments).copy(), sigma * unit)
+    for row in range(len(moments) - 1):
+        upper = releaser.noisy(moments[row, row + 1 :], sigma / np.sqrt(2) * unit)
+        moments[row, row + 1 :] = upper
+        moments[row + 1 :, row] = upper
+    np.fill_diagonal(moments, diagonal)
+    return moments / unit
+
+
+def leading_directions(matrix: NDArray[np.float64], dimensions: int) -> NDArray[np.float64]:
+    """Orthonormal eigenvectors of the largest eigenvalues, each with its largest entry positive.
+
+    By Lanczos iteration where there are many features and few directions, otherwise all at once.
+    """
+    from scipy.linalg import eigh
+    from scipy.sparse.linalg import eigsh
+
+    features = len(matrix)
+    dimensions = _checks.count("dimensions", dimensions)
+    if features > _LANCZOS_FEATURES and dimensions <= features // 10:
+        values, vectors = eigsh(matrix, k=dimensions, which="LA", v0=np.ones(features))
+        vectors = vectors[:, np.argsort(-values, kind="stable")]
+    else:
+        vectors = eigh(matrix, subset_by_index=(features - dimensions, features - 1))[1][:, ::-1]
+    peaks = vectors[np.abs(vectors).argmax(axis=0), np.arange(dimensions)]
+    return np.asarray(vectors * np.where(peaks < 0, -1.0, 1.0))
