@@ -30,6 +30,7 @@ ORDER = [
     "plan",
     "solver",
     "adaptive",
+    "outlook",
     "public",
     "ledger",
     "recording",

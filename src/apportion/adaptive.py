@@ -252,6 +252,55 @@ def suggested_order(
     return float(max(affordable)[1])
 
 
+def adaptive_plan(
+    *,
+    budget: Budget,
+    batching: Batching,
+    schedule: ValidationDecay,
+    epochs: int | None,
+    floor: float | None,
+    order: float | None,
+    adjacency: Adjacency | None,
+    **rest: Any,
+) -> AdaptivePlan:
+    """A plan with a constant floor, or a cap; its order, if none is given, is chosen now by what buys most epochs.
+
+    `rest` are the further fields of an adaptive plan.
+    """
+    if floor is None and order is None:
+        order = best_order(budget, batching, schedule, plan.checked_adjacency(batching, adjacency))
+    return AdaptivePlan(
+        budget=budget,
+        batching=batching,
+        schedule=schedule,
+        epochs=epochs,
+        floor=None if floor is None else schedules.Uniform(sigma0=floor),
+        order=order,
+        adjacency=adjacency,
+        **rest,
+    )
+
+
+def best_order(budget: Budget, sampled: Batching, schedule: ValidationDecay, adjacency: Adjacency) -> float | None:
+    """The order of the cap that buys most epochs once the noise has fallen for the first time.
+
+    None where the caps that need no order buy as many: those of a rho budget, or on Σ1/σ².
+    """
+    if budget.epsilon is None:
+        return None
+    try:
+        order = suggested_order(budget, sampled, schedule, adjacency)
+    except BudgetExhausted:
+        return None
+    if isinstance(sampled, Poisson):
+        return order
+    event, delta = sampled.event(schedule.sigma0 * schedule.decay), budget.stated_delta
+    amplified = float(_divergence_caps(budget.epsilon, delta, np.array([order]))[0])
+    amplified /= Renyi(adjacency).divergence(event, order)
+    plain = GaussianFilter.of_budget(epsilon=budget.epsilon, delta=delta, adjacency=adjacency)
+    return order if amplified > plain.cap / plain.cost((event,)) else None
+
+
 def _divergence_caps(epsilon: float, delta: float, orders: np.ndarray) -> np.ndarray:
     """The largest divergence at each order whose conversion is (ε, δ); negative where there is none."""
     far = 1e3  # beyond where the conversion is cut off at zero

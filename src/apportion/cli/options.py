@@ -16,12 +16,14 @@ from apportion.schedules import (
     StepDecay,
     TimeDecay,
     Uniform,
+    ValidationDecay,
 )
 
 BatchingKind = Literal["shuffle", "partition", "poisson"]
-ScheduleKind = Literal["uniform", "time", "exponential", "step", "polynomial"]
+ScheduleKind = Literal["uniform", "time", "exponential", "step", "polynomial", "validation"]
 
 _NOISE, _BATCHES, _BUDGET = "Noise", "Batching", "Budget"
+_VALIDATION = "Noise that follows public scores (--schedule validation)"
 
 BatchingOption = Annotated[
     BatchingKind,
@@ -46,7 +48,8 @@ ScheduleOption = Annotated[
     ScheduleKind,
     typer.Option(
         help="How the noise multiplier changes from epoch to epoch (t = 0, 1, …). uniform: σ0. time: σ0/(1+kt). "
-        "exponential: σ0·e^(-kt). step: σ0·k^⌊t/period⌋. polynomial: (σ0-σend)(1-t/period)^k + σend.",
+        "exponential: σ0·e^(-kt). step: σ0·k^⌊t/period⌋. polynomial: (σ0-σend)(1-t/period)^k + σend. validation: σ ← k·σ "
+        "whenever a score on public data stops improving; certified is a cap on the whole.",
         rich_help_panel=_NOISE,
     ),
 ]
@@ -59,7 +62,8 @@ DecayOption = Annotated[
 PeriodOption = Annotated[
     int | None,
     typer.Option(
-        help="Epochs per stair (step; optional for time and exponential), or until the end value (polynomial).",
+        help="Epochs per stair (step; optional for time and exponential), until the end value (polynomial), or scores from "
+        "one check to the next (validation).",
         rich_help_panel=_NOISE,
         show_default=False,
     ),
@@ -67,6 +71,47 @@ PeriodOption = Annotated[
 SigmaEndOption = Annotated[
     float | None,
     typer.Option(help="Final noise multiplier (polynomial).", rich_help_panel=_NOISE, show_default=False),
+]
+ThresholdOption = Annotated[
+    float | None,
+    typer.Option(
+        help="The noise falls when the score has improved by at most this since the last check (default 0.01).",
+        rich_help_panel=_VALIDATION,
+        show_default=False,
+    ),
+]
+AverageOption = Annotated[
+    int | None,
+    typer.Option(
+        help="A check compares means of this many scores (default 5).",
+        rich_help_panel=_VALIDATION,
+        show_default=False,
+    ),
+]
+EveryOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Score the model after every so many epochs (default 1).",
+        rich_help_panel=_VALIDATION,
+        show_default=False,
+    ),
+]
+FloorOption = Annotated[
+    float | None,
+    typer.Option(
+        help="The noise never falls below this, and the floor is certified, by any accountant, instead of a cap; needs "
+        "--epochs.",
+        rich_help_panel=_VALIDATION,
+        show_default=False,
+    ),
+]
+OrderOption = Annotated[
+    float | None,
+    typer.Option(
+        help="The Rényi order at which the cap is set (default: chosen now, from public values).",
+        rich_help_panel=_VALIDATION,
+        show_default=False,
+    ),
 ]
 EpochsOption = Annotated[int | None, typer.Option(help="Number of epochs.", rich_help_panel=_NOISE, show_default=False)]
 RhoOption = Annotated[float | None, typer.Option(help="A zCDP budget.", rich_help_panel=_BUDGET, show_default=False)]
@@ -127,8 +172,39 @@ def schedule_of(
                 period=_require("period", period, "a polynomial schedule"),
                 sigma_end=_require("sigma-end", sigma_end, "a polynomial schedule"),
             )
+        case "validation":
+            raise InvalidArgument(
+                "the noise of a validation schedule is not known beforehand, so it has no price of its own: certified is "
+                "the cap of the plan; see apportion plan --schedule validation"
+            )
         case _:
             raise InvalidArgument(f"schedule must be one of {', '.join(get_args(ScheduleKind))}; got {kind!r}")
+
+
+def validation_decay_of(
+    sigma0: float | None,
+    decay: float | None,
+    period: int | None,
+    sigma_end: float | None = None,
+    *,
+    threshold: float | None,
+    average: int | None,
+    every: int | None,
+) -> ValidationDecay:
+    """The adaptive schedule. Nothing is solved for: the budget is a cap, and scores decide how far it reaches."""
+    _refuse("sigma-end", sigma_end, "a validation schedule has no end value; use --floor")
+    given = {"window": average, "threshold": threshold, "every": every}
+    return ValidationDecay(
+        sigma0=_require("sigma0", sigma0, "a validation schedule"),
+        decay=_require("decay", decay, "a validation schedule"),
+        period=_require("period", period, "a validation schedule"),
+        **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]  # checked there
+    )
+
+
+def refuse_validation_options(kind: str, **given: Any) -> None:
+    for name, value in given.items():
+        _refuse(name.replace("_", "-"), value, f"a {kind} schedule does not follow scores; use --schedule validation")
 
 
 def budget_of(rho: float | None, epsilon: float | None, delta: float | None) -> Budget:

@@ -1,9 +1,12 @@
 """`apportion plan`: what a budget buys."""
 
+from pathlib import Path
+
 from apportion import plan as plans
+from apportion.adaptive import AdaptivePlan, adaptive_plan
 from apportion.certificate import ADJACENCY_IN_WORDS
+from apportion.cli import adaptive, output
 from apportion.cli import options as o
-from apportion.cli import output
 from apportion.plan import TrainingPlan
 from apportion.solver import Unknown, solve, unknown_of
 
@@ -22,6 +25,11 @@ def plan(
     decay: o.DecayOption = None,
     period: o.PeriodOption = None,
     sigma_end: o.SigmaEndOption = None,
+    threshold: o.ThresholdOption = None,
+    average: o.AverageOption = None,
+    every: o.EveryOption = None,
+    floor: o.FloorOption = None,
+    order: o.OrderOption = None,
     epochs: o.EpochsOption = None,
     adjacency: o.AdjacencyOption = None,
     plot: o.PlotOption = None,
@@ -33,7 +41,28 @@ def plan(
 
     apportion plan --epsilon 3 --delta 1e-5 --batching partition --batches 100 --schedule exponential
     --decay 0.01 --epochs 60
+
+    With --schedule validation the noise follows public scores under a cap, and nothing is solved: shown are the cap and
+    how far it reaches.
     """
+    if schedule == "validation":
+        decay_by_scores = o.validation_decay_of(
+            sigma0, decay, period, sigma_end, threshold=threshold, average=average, every=every
+        )
+        capped = adaptive_plan(
+            budget=o.budget_of(rho, epsilon, delta),
+            batching=o.batching_of(batching, batches, rate),
+            schedule=decay_by_scores,
+            epochs=epochs,
+            floor=floor,
+            order=order,
+            adjacency=adjacency,
+            examples=1,
+            clip=1.0,
+        )
+        _show_adaptive(capped, plot, as_json)
+        return
+    o.refuse_validation_options(schedule, threshold=threshold, average=average, every=every, floor=floor, order=order)
     noise = o.schedule_of(schedule, sigma0, decay, period, sigma_end)
     solved = unknown_of(noise, epochs)
     found = solve(
@@ -53,6 +82,17 @@ def plan(
         output.print_json(as_data(found, solved))
     else:
         show(found, solved)
+
+
+def _show_adaptive(capped: AdaptivePlan, plot: Path | None, as_json: bool) -> None:
+    if plot is not None:
+        from apportion.report.figures import plot_courses
+
+        plot_courses(capped, plot)
+    if as_json:
+        output.print_json(adaptive.as_data(capped))
+    else:
+        adaptive.show(capped)
 
 
 def as_data(found: TrainingPlan, solved: Unknown | None) -> dict[str, object]:

@@ -6,9 +6,11 @@ from typing import Any
 
 from apportion.accounting.comparison import compare
 from apportion.accounting.interpretation import Profile
+from apportion.adaptive import AdaptivePlan
 from apportion.batching import Batching
 from apportion.errors import InvalidArgument, RunError
 from apportion.events import Adjacency
+from apportion.outlook import noise_kept, noise_lowered
 from apportion.plan import TrainingPlan, rho_of
 
 ENDINGS = (".svg", ".png", ".pdf")
@@ -27,6 +29,16 @@ def plot_noise(plan: TrainingPlan, path: Path) -> None:
         curve.append(total)
     spent.plot(epochs, curve)
     spent.set(xlabel="epoch", ylabel="ρ spent", ylim=(0, None), title=f"ε = {plan.guarantee.epsilon:.4g} at the end")
+    save(figure, path)
+
+
+def plot_courses(plan: AdaptivePlan, path: Path) -> None:
+    """The noise of an adaptive plan if every check finds an improvement, and if none does."""
+    figure, axis = new_figure(path)
+    for label, course in (("always improving", noise_kept(plan)), ("never improving", noise_lowered(plan))):
+        axis.step(range(len(course.sigmas)), course.sigmas, where="mid", label=label)
+    axis.set(xlabel="epoch", ylabel="noise multiplier σ", ylim=(0, None), title="Between which the noise will go")
+    axis.legend()
     save(figure, path)
 
 
