@@ -268,7 +268,9 @@ def adaptive_plan(
     `rest` are the further fields of an adaptive plan.
     """
     if floor is None and order is None:
-        order = best_order(budget, batching, schedule, plan.checked_adjacency(batching, adjacency))
+        order = best_order(
+            budget, batching, schedule, plan.checked_adjacency(batching, adjacency), rest.get("clipping", FLAT)
+        )
     return AdaptivePlan(
         budget=budget,
         batching=batching,
@@ -281,7 +283,13 @@ def adaptive_plan(
     )
 
 
-def best_order(budget: Budget, sampled: Batching, schedule: ValidationDecay, adjacency: Adjacency) -> float | None:
+def best_order(
+    budget: Budget,
+    sampled: Batching,
+    schedule: ValidationDecay,
+    adjacency: Adjacency,
+    clipping: Clipping = FLAT,
+) -> float | None:
     """The order of the cap that buys most epochs once the noise has fallen for the first time.
 
     None where the caps that need no order buy as many: those of a rho budget, or on Σ1/σ².
@@ -289,12 +297,12 @@ def best_order(budget: Budget, sampled: Batching, schedule: ValidationDecay, adj
     if budget.epsilon is None:
         return None
     try:
-        order = suggested_order(budget, sampled, schedule, adjacency)
+        order = suggested_order(budget, sampled, schedule, adjacency, clipping)
     except BudgetExhausted:
         return None
     if isinstance(sampled, Poisson):
         return order
-    event, delta = sampled.event(schedule.sigma0 * schedule.decay), budget.stated_delta
+    event, delta = sampled.event(clipping.charged(schedule.sigma0 * schedule.decay)), budget.stated_delta
     amplified = float(_divergence_caps(budget.epsilon, delta, np.array([order]))[0])
     amplified /= Renyi(adjacency).divergence(event, order)
     plain = GaussianFilter.of_budget(epsilon=budget.epsilon, delta=delta, adjacency=adjacency)

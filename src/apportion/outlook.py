@@ -4,8 +4,14 @@ from dataclasses import dataclass
 
 from apportion.adaptive import AdaptivePlan
 from apportion.events import Event, Repeated
+from apportion.plan import TrainingPlan
 
-MOST_FORESEEN = 2_000  # epochs of an adaptive plan that are followed
+MOST_FORESEEN = 1_000  # epochs of an adaptive plan that are followed
+
+
+def foreseen_sigmas(plan: TrainingPlan | AdaptivePlan) -> tuple[float, ...]:
+    """The noise of every slot; of an adaptive plan, on the course where it falls as fast as it can."""
+    return plan.sigmas if isinstance(plan, TrainingPlan) else noise_lowered(plan).sigmas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,10 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         name: name
         for name in (
             "examples", "batching", "batches", "rate", "schedule", "sigma0", "decay", "period", "sigma_end", "epochs",
-            "spare_epochs", "clip", "noise",
+            "spare_epochs", "clip", "noise", "threshold", "average", "every", "floor", "order",
         )
     },
+    "validation": {"file": "public_validation", "pay_per_look": "pay_per_look"},
     "model": {"hidden": "hidden", "activation": "activation"},
     "optimizer": {
         "name": "optimizer", "lr": "lr", "lr_end": "lr_end", "lr_epochs": "lr_epochs", "momentum": "momentum",
@@ -33,6 +34,8 @@ FILE = "settings.json"  # in a run directory: private, because it names the data
 
 DATASETS = tuple(NAMED)
 NOISES = ("float", "grid")
+TEST_PART = "test"  # of a named data set, declared public, instead of a file
+_SCORE_OPTIONS = ("threshold", "average", "every", "floor", "order")
 ACTIVATIONS = ("relu", "tanh")
 OPTIMIZERS = ("sgd", "adam")
 
@@ -61,6 +64,13 @@ class Settings:
     decay: float | None = None
     period: int | None = None
     sigma_end: float | None = None
+    threshold: float | None = None
+    average: int | None = None
+    every: int | None = None
+    floor: float | None = None
+    order: float | None = None
+    public_validation: str | None = None
+    pay_per_look: float | None = None
     epochs: int | None = None
     spare_epochs: int = 0
     clip: float = 1.0
@@ -77,7 +87,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         problems = [problem for check in self._checks() if (problem := _problem(check))]
-        problems += self._source_problems()
+        problems += self._source_problems() + self._validation_problems()
         if (self.lr_end is None) != (self.lr_epochs is None):
             problems.append(
                 "lr_end and lr_epochs belong together: the learning rate falls to lr_end over lr_epochs epochs"
@@ -122,6 +132,32 @@ class Settings:
             problems.append("features: declare each feature's range (--range name=LOW:HIGH, or [features])")
         return problems
 
+    def _validation_problems(self) -> list[str]:
+        sources = [name for name in ("public_validation", "pay_per_look") if getattr(self, name) is not None]
+        if self.schedule != "validation":
+            named = [*sources, *(name for name in _SCORE_OPTIONS if getattr(self, name) is not None)]
+            return [f"{name} belongs to --schedule validation, where scores steer the noise" for name in named]
+        if len(sources) != 1:
+            found = "both are" if sources else "neither is"
+            return [
+                "--schedule validation is steered by scores, which would leak private records through the weights. Either "
+                "declare the scored data public (--public-validation FILE, if nobody's record is in it; 'test' for the test "
+                "part of a named data set), or pay per look at held-out records (--pay-per-look SIGMA: a noisy count, "
+                f"paid for under the cap); {found} given"
+            ]
+        problems = []
+        if self.public_validation == TEST_PART and self.dataset is None:
+            problems.append(
+                "public_validation: 'test' means the test part of a --dataset; of your own data, name a file"
+            )
+        if self.pay_per_look is not None and self.dataset is None and not self.holdout:
+            problems.append("pay_per_look: the looks are at held-out records; give --holdout SHARE")
+        if self.spare_epochs:
+            problems.append(
+                "spare_epochs: an adaptive plan has none to buy; an interrupted epoch is paid under its cap"
+            )
+        return problems
+
     def to_json(self) -> dict[str, Any]:
         """Ranges as a list, because their order is the order of the network's inputs, and objects are written sorted."""
         ranges = [[name, low, high] for name, (low, high) in self.ranges.items()]
@@ -138,8 +174,8 @@ def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
     """The file's settings, overruled by `overrides`; every unknown or misshapen key is reported together."""
     values: dict[str, Any] = {} if path is None else _read(path)
     values |= {name: value for name, value in overrides.items() if value is not None and value != {} and value != ()}
-    for name in ("data", "data_dir"):  # a path in the file is meant from where the file lies
-        if path is not None and name in values and overrides.get(name) is None:
+    for name in ("data", "data_dir", "public_validation"):  # a path in the file is meant from where the file lies
+        if path is not None and values.get(name, TEST_PART) != TEST_PART and overrides.get(name) is None:
             values[name] = str(path.parent / values[name])
     return Settings(**values)
 

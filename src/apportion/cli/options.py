@@ -23,7 +23,7 @@ BatchingKind = Literal["shuffle", "partition", "poisson"]
 ScheduleKind = Literal["uniform", "time", "exponential", "step", "polynomial", "validation"]
 
 _NOISE, _BATCHES, _BUDGET = "Noise", "Batching", "Budget"
-_VALIDATION = "Noise that follows public scores (--schedule validation)"
+VALIDATION = "Noise that follows public scores (--schedule validation)"
 
 BatchingOption = Annotated[
     BatchingKind,
@@ -76,7 +76,7 @@ ThresholdOption = Annotated[
     float | None,
     typer.Option(
         help="The noise falls when the score has improved by at most this since the last check (default 0.01).",
-        rich_help_panel=_VALIDATION,
+        rich_help_panel=VALIDATION,
         show_default=False,
     ),
 ]
@@ -84,7 +84,7 @@ AverageOption = Annotated[
     int | None,
     typer.Option(
         help="A check compares means of this many scores (default 5).",
-        rich_help_panel=_VALIDATION,
+        rich_help_panel=VALIDATION,
         show_default=False,
     ),
 ]
@@ -92,7 +92,7 @@ EveryOption = Annotated[
     int | None,
     typer.Option(
         help="Score the model after every so many epochs (default 1).",
-        rich_help_panel=_VALIDATION,
+        rich_help_panel=VALIDATION,
         show_default=False,
     ),
 ]
@@ -101,7 +101,7 @@ FloorOption = Annotated[
     typer.Option(
         help="The noise never falls below this, and the floor is certified, by any accountant, instead of a cap; needs "
         "--epochs.",
-        rich_help_panel=_VALIDATION,
+        rich_help_panel=VALIDATION,
         show_default=False,
     ),
 ]
@@ -109,7 +109,7 @@ OrderOption = Annotated[
     float | None,
     typer.Option(
         help="The Rényi order at which the cap is set (default: chosen now, from public values).",
-        rich_help_panel=_VALIDATION,
+        rich_help_panel=VALIDATION,
         show_default=False,
     ),
 ]

@@ -9,12 +9,14 @@ from typing import Any
 import typer
 
 from apportion import settings as all_settings
+from apportion.adaptive import AdaptivePlan
+from apportion.cli import adaptive, output
 from apportion.cli import options as o
-from apportion.cli import output
 from apportion.cli import plan as plan_verb
 from apportion.cli import train_options as t
 from apportion.cli.status import describe
 from apportion.errors import InvalidArgument, RunError
+from apportion.schedules import Schedule, ValidationDecay
 
 
 def train(
@@ -42,6 +44,13 @@ def train(
     decay: o.DecayOption = None,
     period: o.PeriodOption = None,
     sigma_end: o.SigmaEndOption = None,
+    threshold: o.ThresholdOption = None,
+    average: o.AverageOption = None,
+    every: o.EveryOption = None,
+    floor: o.FloorOption = None,
+    order: o.OrderOption = None,
+    public_validation: t.PublicValidationOption = None,
+    pay_per_look: t.PayPerLookOption = None,
     epochs: o.EpochsOption = None,
     spare_epochs: t.SpareEpochsOption = None,
     clip: t.ClipOption = None,
@@ -78,7 +87,8 @@ def train(
         "batching": batching, "batches": batches, "rate": rate,
         "schedule": schedule, "sigma0": sigma0, "decay": decay, "period": period,
         "sigma_end": sigma_end, "epochs": epochs, "spare_epochs": spare_epochs, "clip": clip,
-        "noise": noise,
+        "noise": noise, "threshold": threshold, "average": average, "every": every, "floor": floor, "order": order,
+        "public_validation": public_validation, "pay_per_look": pay_per_look,
         "hidden": _widths(hidden), "activation": activation, "optimizer": optimizer, "lr": lr,
         "lr_end": lr_end, "lr_epochs": lr_epochs, "momentum": momentum, "average_weights": average_weights,
         "max_physical_batch": max_physical_batch,
@@ -96,7 +106,7 @@ def train(
         return
     assert out is not None
     tabular = _tabular()
-    output.note(plan_verb.guarantee_in_words(job.plan))
+    output.note(_guarantee_in_words(job.plan))
     with _resumable(out):
         tabular.train_job(job, out, progress=not as_json, seeded_for_research_only=seeded_for_research_only)
     _show_finished(out, as_json)
@@ -121,7 +131,12 @@ def _tabular() -> Any:
 
 
 def _job(chosen: all_settings.Settings, holdout: Any = None) -> Any:
-    noise = o.schedule_of(chosen.schedule, chosen.sigma0, chosen.decay, chosen.period, chosen.sigma_end)
+    values = (chosen.sigma0, chosen.decay, chosen.period, chosen.sigma_end)
+    noise: Schedule | ValidationDecay
+    if chosen.schedule == "validation":
+        noise = o.validation_decay_of(*values, threshold=chosen.threshold, average=chosen.average, every=chosen.every)
+    else:
+        noise = o.schedule_of(chosen.schedule, *values)
     o.batching_of(chosen.batching, chosen.batches, chosen.rate)
     budget = o.budget_of(chosen.rho, chosen.epsilon, chosen.delta)
     return _tabular().prepare_job(chosen, noise, budget, holdout)
@@ -140,12 +155,21 @@ def _resume(run: Path, seed: int | None, as_json: bool) -> None:
     _show_finished(run, as_json)
 
 
+def _is_adaptive(plan: Any) -> bool:
+    return isinstance(plan, AdaptivePlan)
+
+
+def _guarantee_in_words(plan: Any) -> str:
+    return adaptive.guarantee_in_words(plan) if _is_adaptive(plan) else plan_verb.guarantee_in_words(plan)
+
+
 def _show_rehearsal(job: Any, as_json: bool) -> None:
     found = _tabular().rehearse(job)
     if as_json:
-        output.print_json({**plan_verb.as_data(job.plan, None), **found})
+        plan = adaptive.as_data(job.plan) if _is_adaptive(job.plan) else plan_verb.as_data(job.plan, None)
+        output.print_json({**plan, **found})
         return
-    plan_verb.show(job.plan, None)
+    adaptive.show(job.plan) if _is_adaptive(job.plan) else plan_verb.show(job.plan, None)
     ratio = found["noise_to_signal"]
     output.out.print(
         f"{found['parameters']} parameters. Noise per step: {ratio['first']:.3g} times the longest possible mean gradient "
@@ -162,10 +186,8 @@ def _show_finished(run: Path, as_json: bool) -> None:
         output.print_json({**describe(run), "internal": internal})
         return
     state = describe(run)
-    output.out.print(
-        f"trained: (ε, δ) = ({state['epsilon']:g}, {state['delta']:g}), {state['adjacency']}; "
-        f"{state['slots_used']} of {state['slots']} slots used"
-    )
+    used = f"{state['slots_used']} of {state['slots']} slots" if state["slots"] else f"{state['slots_used']} epochs"
+    output.out.print(f"trained: (ε, δ) = ({state['epsilon']:g}, {state['delta']:g}), {state['adjacency']}; {used} used")
     if internal and "accuracy" in internal:
         output.out.print(
             f"held-out accuracy {internal['accuracy']:.3f} (internal: computed without noise, do not publish)"

@@ -86,6 +86,23 @@ ScheduleOption = Annotated[
         show_default=False,
     ),
 ]
+PublicValidationOption = Annotated[
+    str | None,
+    typer.Option(
+        help="A table in which nobody's record is, to score the model on; 'test': the test part of a --dataset.",
+        rich_help_panel=o.VALIDATION,
+        show_default=False,
+    ),
+]
+PayPerLookOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Instead: score the model on the held-out records, each time a count of right answers with Gaussian noise of "
+        "this standard deviation, paid for under the cap.",
+        rich_help_panel=o.VALIDATION,
+        show_default=False,
+    ),
+]
 SpareEpochsOption = Annotated[
     int | None,
     typer.Option(

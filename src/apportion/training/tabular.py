@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from apportion import canonical, settings, solver
+from apportion import canonical, outlook, settings, solver
+from apportion.adaptive import AdaptivePlan, adaptive_plan
 from apportion.batching import from_json as batching_from_json
 from apportion.budget import Budget
 from apportion.bundle.model import TableModel
@@ -22,8 +23,9 @@ from apportion.data.named import NAMED
 from apportion.described import table_model
 from apportion.errors import ApportionError, InvalidArgument, RunError
 from apportion.plan import TrainingPlan
+from apportion.public import PaidLooks, Public
 from apportion.randomness import RandomStream
-from apportion.schedules import Schedule
+from apportion.schedules import Schedule, ValidationDecay
 from apportion.settings import Settings
 from apportion.training import compatibility
 from apportion.training.finished import FinishedRun
@@ -45,14 +47,20 @@ class Job:
     """Everything a run needs, checked; nothing is written or spent yet."""
 
     settings: Settings
-    plan: TrainingPlan
+    plan: TrainingPlan | AdaptivePlan
     train: Dataset
     test: Dataset | None
     holdout: NDArray[np.bool_] | None
+    validation: Public | PaidLooks | None
     warnings: tuple[str, ...]
 
 
-def prepare_job(chosen: Settings, schedule: Schedule, budget: Budget, holdout: NDArray[np.bool_] | None = None) -> Job:
+def prepare_job(
+    chosen: Settings,
+    schedule: Schedule | ValidationDecay,
+    budget: Budget,
+    holdout: NDArray[np.bool_] | None = None,
+) -> Job:
     """Load the data as declared and solve the plan. `holdout` is given when a run is resumed, drawn otherwise."""
     warnings: list[str] = []
     train, test, holdout = _load(chosen, holdout, warnings)
@@ -75,6 +83,7 @@ def prepare_job(chosen: Settings, schedule: Schedule, budget: Budget, holdout: N
         train=train,
         test=test if len(test) else None,
         holdout=holdout,
+        validation=_validation(chosen, test, examples, warnings),
         warnings=tuple(warnings),
     )
 
@@ -99,20 +108,42 @@ def _load(
     return everything.select(~holdout), everything.select(holdout), holdout
 
 
-def _plan(chosen: Settings, schedule: Schedule, budget: Budget, examples: int) -> TrainingPlan:
+def _validation(chosen: Settings, test: Dataset, examples: int, warnings: list[str]) -> Public | PaidLooks | None:
+    """What steers an adaptive run. A look at held-out records is divided by a number made of public ones."""
+    if chosen.pay_per_look is not None:
+        share = chosen.holdout
+        declared = len(test) if chosen.dataset is not None else max(1, round(examples * share / (1 - share)))
+        return PaidLooks(data=(test.inputs, test.targets), sigma=chosen.pay_per_look, examples=declared)
+    if chosen.public_validation is None:
+        return None
+    if chosen.public_validation == settings.TEST_PART:
+        return Public((test.inputs, test.targets))
+    table = table_model(chosen)
+    declared_table = Declared(target=table.target, classes=table.classes, ranges=table.ranges, ignore=chosen.ignore)
+    scored, clipped = prepare(read_table(Path(chosen.public_validation)), declared_table)
+    if clipped:
+        warnings.append(f"{clipped} values of the validation data lie outside their range and were clipped to it")
+    return Public((scored.inputs, scored.targets))
+
+
+def _plan(
+    chosen: Settings, schedule: Schedule | ValidationDecay, budget: Budget, examples: int
+) -> TrainingPlan | AdaptivePlan:
     epochs = chosen.epochs
-    if epochs is None and "sigma0" in schedule.unknowns():
-        epochs = DEFAULT_EPOCHS
     size = {"rate": chosen.rate} if chosen.batching == "poisson" else {"batches": chosen.batches}
     known: dict[str, Any] = {
         "budget": budget,
         "examples": examples,
         "batching": batching_from_json({"kind": chosen.batching, **size}),
         "clip": chosen.clip,
-        "spare_epochs": chosen.spare_epochs,
         "noise": chosen.noise,
         "adjacency": "zero-out" if chosen.examples is None else None,
     }
+    if isinstance(schedule, ValidationDecay):
+        return adaptive_plan(schedule=schedule, epochs=epochs, floor=chosen.floor, order=chosen.order, **known)
+    known["spare_epochs"] = chosen.spare_epochs
+    if epochs is None and "sigma0" in schedule.unknowns():
+        epochs = DEFAULT_EPOCHS
     if epochs is not None and not schedule.unknowns():
         return TrainingPlan(schedule=schedule, epochs=epochs, **known)
     return solver.solve(schedule=schedule, epochs=epochs, **known)
@@ -167,6 +198,7 @@ def train_job(
         max_physical_batch=job.settings.max_physical_batch,
         out=out,
         holdout=None if job.test is None else (job.test.inputs, job.test.targets),
+        validation=job.validation,
         declared=_declared(job),
         keep=kept,
         progress=progress,
@@ -218,13 +250,22 @@ def rehearse(job: Job) -> dict[str, Any]:
         )  # fmt: skip
         seconds.append(time.perf_counter() - started)
     parameters = sum(parameter.numel() for parameter in trainable(model).values())
-    ratios = [slot.charged * parameters**0.5 / job.plan.nominal_batch_size for slot in job.plan.slots]
+    sigmas = outlook.foreseen_sigmas(job.plan)
+    ratios = [job.plan.clipping.charged(sigma) * parameters**0.5 / job.plan.nominal_batch_size for sigma in sigmas]
     return {
         "parameters": parameters,
         "compatible": True,
         "noise_to_signal": {"first": ratios[0], "last": ratios[-1]},
-        "seconds": min(seconds) * job.plan.epochs * job.plan.batching.steps,
+        "seconds": min(seconds) * (job.plan.epochs or len(sigmas)) * job.plan.batching.steps,
     }
+
+
+def _scored_data(job: Job) -> str:
+    if job.validation is None:
+        return "none"
+    if isinstance(job.validation, PaidLooks):
+        return "held-out records, each look paid for"
+    return "declared public by the publisher"
 
 
 def _declared(job: Job) -> dict[str, str]:
@@ -232,6 +273,6 @@ def _declared(job: Job) -> dict[str, str]:
     return {
         "data": source,
         "pre-trained weights": "none",
-        "validation data": "none",
+        "validation data": _scored_data(job),
         **table_model(job.settings).declared(),
     }
