@@ -10,7 +10,7 @@ from scipy import special
 
 from apportion.randomness import RandomStream
 from apportion.training.clipping import ClippedSum
-from apportion.training.noise import _PAIRS, _Scratch, add_noise, box_muller, fill_normal
+from apportion.training.noise import _PAIRS, _Scratch, add_noise, add_normal, box_muller
 
 N = 2_000_000
 ERRORS = 6.2  # standard errors: a normal exceeds this with probability 6e-10
@@ -19,8 +19,8 @@ KOLMOGOROV = math.sqrt(math.log(2 / 1e-9) / 2)  # √N·D exceeds this with prob
 
 @pytest.fixture(scope="module")
 def sample() -> np.ndarray:
-    out = torch.empty(N, dtype=torch.float64)
-    fill_normal(out, 1.0, RandomStream())
+    out = torch.zeros(N, dtype=torch.float64)
+    add_normal(out, 1.0, RandomStream())
     return out.numpy()
 
 
@@ -63,35 +63,32 @@ def test_steps_and_tensors_are_independent() -> None:
 
 
 def transform(words: list[int], angles: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    size = len(words)
-    first, second = torch.empty(size, dtype=torch.float64), torch.empty(size, dtype=torch.float64)
-    box_muller(
-        torch.tensor(words, dtype=torch.int64), torch.tensor(angles, dtype=torch.int32), 1.0, first, second, _Scratch()
-    )
-    return first.numpy(), second.numpy()
+    first, second = np.zeros(len(words)), np.zeros(len(words))
+    box_muller(np.array(words, np.int64), np.array(angles, np.int32), 1.0, first, second, _Scratch())
+    return first, second
 
 
-@pytest.mark.parametrize("radius", [0.001, 0.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0])
-def test_the_tail_has_the_right_mass(radius: float) -> None:
-    """P(r > t) = e^(−t²/2): the word at that share of all words must give t."""
-    word = -(2**63) + round(math.exp(-radius * radius / 2) * 2**64)
-    first, second = transform([min(word, 2**63 - 1)], [123456789])
-    resolution = 2.0**-55 * math.exp(radius * radius / 2) / radius  # half a cell of u, in units of r
-    assert math.hypot(first[0], second[0]) == pytest.approx(radius, rel=1e-6, abs=resolution)
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("radius", [0.001, 0.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0])
+def test_the_tail_has_the_right_mass(radius: float, sign: int) -> None:
+    """P(r > t) = e^(−t²/2): that share of all words, the smallest in size, must give more than t."""
+    word = sign * round(math.exp(-radius * radius / 2) * 2**63)
+    first, second = transform([word], [123456789])
+    cell = 1 / (abs(word) * radius)  # of u, in units of r
+    assert math.hypot(first[0], second[0]) == pytest.approx(radius, rel=1e-6, abs=cell)
 
 
-def test_the_extreme_words_give_finite_numbers() -> None:
-    first, second = transform([-(2**63), 2**63 - 1, 0, -1], [7] * 4)
+def test_the_extreme_words_give_finite_numbers_and_some_noise() -> None:
+    first, second = transform([-(2**63), 2**63 - 1, 0, -1, 2**62], [7] * 5)
     radii = np.hypot(first, second)
-    assert radii[0] == pytest.approx(math.sqrt(-2 * math.log(2.0**-55)), rel=1e-6)  # 8.73
-    assert 0 <= radii[1] < 1e-7
-    assert radii[2] == pytest.approx(math.sqrt(2 * math.log(2)), rel=1e-6)
-    assert np.all(np.isfinite(radii))
+    assert np.all((radii[:2] > 1e-7) & (radii[:2] < 4e-7))
+    assert radii[2:4] == pytest.approx(math.sqrt(2 * 64 * math.log(2)), rel=1e-6)  # 9.42
+    assert radii[4] == pytest.approx(math.sqrt(2 * math.log(2)), rel=1e-6)
 
 
 def test_angles_cover_the_circle_and_leave_no_coordinate_at_zero() -> None:
     angles = [0, -1, 2**30, -(2**30), 2**31 - 1, -(2**31), 1, 12345, -987654321]
-    first, second = transform([0] * len(angles), angles)
+    first, second = transform([2**62] * len(angles), angles)
     radius = math.sqrt(2 * math.log(2))
     expected = [(angle + 0.5) * math.pi / 2**31 for angle in angles]
     np.testing.assert_allclose(first, radius * np.cos(expected), atol=1e-6)
@@ -103,7 +100,7 @@ def test_angles_cover_the_circle_and_leave_no_coordinate_at_zero() -> None:
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 2 * _PAIRS - 1, 2 * _PAIRS, 2 * _PAIRS + 1])
 def test_every_size_is_filled(size: int) -> None:
     out = torch.zeros(size, dtype=torch.float64)
-    fill_normal(out, 1.0, RandomStream())
+    add_normal(out, 1.0, RandomStream())
     assert bool((out != 0).all())
 
 
@@ -112,8 +109,26 @@ def test_noise_is_the_same_in_pieces_of_every_thread_count() -> None:
     threads = torch.get_num_threads()
     for count in (1, 2):
         torch.set_num_threads(count)
-        out = torch.empty(100_001, dtype=torch.float64)
-        fill_normal(out, 1.0, RandomStream(5))
+        out = torch.zeros(100_001, dtype=torch.float64)
+        add_normal(out, 1.0, RandomStream(5))
         found.append(out)
     torch.set_num_threads(threads)
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_of_every_size_and_type_get_noise_of_the_stated_size_in_their_own_place(dtype: torch.dtype) -> None:
+    """Small tensors are noised together and large ones in pieces: the values must come back where they belong."""
+    shapes = {"large": (3, 2 * _PAIRS), "small": (70, 100), "empty": (0, 4), "scalar": (), "tail": (2 * _PAIRS + 7,)}
+    sums = {
+        name: torch.full(shape, 1000.0 * (1 + index), dtype=dtype) for index, (name, shape) in enumerate(shapes.items())
+    }
+    noisy = add_noise(ClippedSum(sums=sums, norms=torch.zeros(1), bound=2.0), 3.0, RandomStream()).sums
+    assert list(noisy) == list(sums)
+    for name, total in sums.items():
+        noise = (noisy[name] - total).double()
+        assert noise.shape == total.shape
+        assert bool((noise.abs() < 6.0 * 9.5).all())
+        if noise.numel() > 1000:
+            assert abs(float(noise.std()) / 6.0 - 1) < ERRORS / math.sqrt(2 * noise.numel()) + 1e-4
+            assert abs(float(noise.mean())) < ERRORS * 6.0 / math.sqrt(noise.numel())

@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from apportion import _checks
@@ -36,56 +37,93 @@ def add_noise(clipped: ClippedSum, sigma: float, stream: RandomStream, kind: Noi
     if kind == "grid":
         return PrivateGradient(sums=noisy_sums_on_grid(clipped, sigma, stream), sigma=sigma)
     _checks.positive("sigma", sigma)
-    sizes = [total.numel() for total in clipped.sums.values()]
-    drawn = torch.empty(sum(sizes), dtype=torch.float64)
-    fill_normal(drawn, sigma * clipped.bound if clipped.scales is None else sigma, stream)
-    noisy = {}
-    for (name, total), piece in zip(clipped.sums.items(), torch.split(drawn, sizes), strict=True):
-        noise = piece.view(total.shape)
-        if clipped.scales is not None:
-            noise.mul_(clipped.scales[name])
-        noisy[name] = noise.add_(total) if total.device.type == "cpu" else total.double() + noise.to(total.device)
+    noisy = dict(clipped.sums)
+    small: dict[float, list[str]] = {}  # the noise's standard deviation → parameters
+    for name, total in clipped.sums.items():
+        if total.numel() < 2 * _PAIRS:
+            small.setdefault(sigma * clipped.scale(name), []).append(name)
+        else:
+            noisy[name] = _noisy(total, sigma * clipped.scale(name), stream)
+    for scale, names in small.items():  # in one go: a nearly empty piece of noise takes as many calls as a full one
+        together = torch.cat([noisy[name].reshape(-1).double() for name in names])
+        pieces = torch.split(_noisy(together, scale, stream), [noisy[name].numel() for name in names])
+        noisy |= {name: piece.view(noisy[name].shape) for name, piece in zip(names, pieces, strict=True)}
     return PrivateGradient(sums=noisy, sigma=sigma)
 
 
-def fill_normal(out: Tensor, scale: float, stream: RandomStream) -> None:
-    """Fill `out` (one-dimensional, float64, on the CPU) with independent N(0, scale²), two from each 12 random bytes."""
+def _noisy(total: Tensor, scale: float, stream: RandomStream) -> Tensor:
+    """The total with noise, in its own precision; a piece at a time, so that float64 stays in the cache."""
+    flat = total.reshape(-1).cpu()
+    noisy = torch.empty_like(flat)
+    sums = torch.empty(min(len(flat), 2 * _PAIRS), dtype=torch.float64)
+    for start in range(0, len(flat), 2 * _PAIRS):
+        piece = sums[: len(flat) - start].copy_(flat[start : start + 2 * _PAIRS])
+        add_normal(piece, scale, stream)
+        noisy[start : start + 2 * _PAIRS] = piece
+    return noisy.view(total.shape).to(total.device)
+
+
+def add_normal(out: Tensor, scale: float, stream: RandomStream) -> None:
+    """Add independent N(0, scale²) to `out` (one-dimensional, float64, on the CPU), two from each 12 random bytes."""
     scratch = _scratch.get(stream)
     if scratch is None:
         scratch = _scratch[stream] = _Scratch()
-    for start in range(0, len(out), 2 * _PAIRS):
-        piece = out[start : start + 2 * _PAIRS]
+    values = out.numpy()
+    for start in range(0, len(values), 2 * _PAIRS):
+        piece = values[start : start + 2 * _PAIRS]
         pairs = (len(piece) + 1) // 2
         stream.fill(scratch.bytes[: 12 * pairs])
-        words = scratch.words[: 8 * pairs].view(torch.int64)
-        angles = scratch.words[8 * pairs : 12 * pairs].view(torch.int32)
+        words = scratch.bytes[: 8 * pairs].view(np.int64)
+        angles = scratch.bytes[8 * pairs : 12 * pairs].view(np.int32)
         box_muller(words, angles, scale, piece[:pairs], piece[pairs:], scratch)
 
 
-def box_muller(words: Tensor, angles: Tensor, scale: float, first: Tensor, second: Tensor, scratch: "_Scratch") -> None:
-    """Two normals from each uniform 64-bit word and 32-bit angle: first = r cos θ, second = r sin θ (perhaps one fewer).
+def box_muller(
+    words: NDArray[np.int64],
+    angles: NDArray[np.int32],
+    scale: float,
+    first: NDArray[np.float64],
+    second: NDArray[np.float64],
+    scratch: "_Scratch",
+) -> None:
+    """Two normals from each uniform 64-bit word w and 32-bit angle: r cos θ is added to `first`, r sin θ to `second`.
 
-    The radius r = √(−2 ln u) is computed in float64 from a uniform u rounded to multiples of 2⁻⁵⁴ (0 to 2⁻⁵⁵), so that
-    the tail has the right mass down to 2⁻⁵³ and reaches 8.7. The angle has 32 bits and half a cell's offset, so that no
-    coordinate is exactly 0. The products are float64: noise on the coarser grid of float32 would show the low bits of the
-    sum wherever the two nearly cancel.
+    `second` may be one shorter. The radius r = √(−2 ln u), with u = |w + ½|/2⁶³, is computed in float64 as
+    √(126 ln 2 − ln (w + ½)²): 63 random bits, so that the tail has the right mass down to 2⁻⁶² and reaches 9.4.
+    Logarithms near 126 ln 2 are spaced by 2⁻⁴⁶, which is the resolution of r² near 0; _TOP is 2⁻⁴⁴ above, so that r² is
+    never negative and r at least 10⁻⁷. The angle has 32 bits and half a cell's offset, so that no coordinate is exactly 0.
+    The products are float64: noise on the coarser grid of float32 would show the low bits of the sum wherever the two
+    nearly cancel.
     """
     pairs = len(words)
-    radius, angle, wave = scratch.radius[:pairs], scratch.angle[:pairs], scratch.wave[:pairs]
-    radius.copy_(words)
-    torch.add(_HALF, radius, alpha=2.0**-64, out=radius).clamp_(min=2.0**-55).log_().mul_(-2.0).sqrt_().mul_(scale)
-    angle.copy_(angles).add_(0.5).mul_(math.pi * 2.0**-31)
-    torch.cos(angle, out=wave)
-    first.copy_(wave).mul_(radius)
-    torch.sin(angle, out=wave)
-    second.copy_(wave[: len(second)]).mul_(radius[: len(second)])
+    radius, angle, wave, wide = (
+        scratch.radius[:pairs],
+        scratch.angle[:pairs],
+        scratch.wave[:pairs],
+        scratch.wide[:pairs],
+    )
+    squares = radius.numpy()  # numpy starts sooner and takes roots faster, torch has the faster logarithm and waves
+    np.add(words, 0.5, out=squares)
+    np.multiply(squares, squares, out=squares)
+    radius.log_()
+    np.subtract(_TOP, squares, out=squares)
+    np.sqrt(squares, out=squares)
+    np.multiply(squares, scale, out=squares)
+    angle.copy_(torch.from_numpy(angles))
+    torch.add(_HALF_CELL, angle, alpha=2 * _HALF_CELL_ANGLE, out=angle)
+    for waves, out in ((torch.cos, first), (torch.sin, second)):
+        np.copyto(wide, waves(angle, out=wave).numpy())
+        np.multiply(wide, squares, out=wide)
+        np.add(out, wide[: len(out)], out=out)
 
 
 # As many as torch handles in one thread: sharing such small pieces among threads costs more than it gains, and costs
 # hundreds of times more on a busy machine.
 _PAIRS = 1 << 15
 
-_HALF = torch.tensor(0.5, dtype=torch.float64)  # what makes a signed word times 2⁻⁶⁴ uniform on [0, 1]
+_TOP = 126 * math.log(2) + 2.0**-44
+_HALF_CELL_ANGLE = math.pi * 2.0**-32
+_HALF_CELL = torch.tensor(_HALF_CELL_ANGLE)
 
 
 class _Scratch:
@@ -93,10 +131,8 @@ class _Scratch:
 
     def __init__(self) -> None:
         self.bytes = np.empty(12 * _PAIRS, np.uint8)
-        self.words = torch.from_numpy(self.bytes)
-        self.radius = torch.empty(_PAIRS, dtype=torch.float64)
-        self.angle = torch.empty(_PAIRS)
-        self.wave = torch.empty(_PAIRS)
+        self.radius, self.wide = torch.empty(_PAIRS, dtype=torch.float64), np.empty(_PAIRS)
+        self.angle, self.wave = torch.empty(_PAIRS), torch.empty(_PAIRS)
 
 
 _scratch: WeakKeyDictionary[RandomStream, _Scratch] = WeakKeyDictionary()
