@@ -158,10 +158,10 @@ def forgetting_a_layer(*arguments: Any, **options: Any) -> Any:
     )  # fmt: skip
 
 
-def forgetting_to_clip(model: Any, loss: Any, inputs: Any, targets: Any, *, clip: float) -> Any:
+def forgetting_to_clip(model: Any, loss: Any, inputs: Any, targets: Any, *, clip: float, **options: Any) -> Any:
     from apportion.training.gradients import clipped_sum
 
-    found = clipped_sum(model, loss, inputs, targets, clip=1e6)
+    found = clipped_sum(model, loss, inputs, targets, clip=1e6, **options)
     return type(found)(sums=found.sums, norms=found.norms, bound=clip)
 
 
