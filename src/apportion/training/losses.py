@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from apportion.errors import IncompatibleModel
+from apportion.errors import DataError, IncompatibleModel
 
 PerExampleLoss = Callable[[Tensor, Tensor], Tensor]
 
@@ -29,7 +29,12 @@ def per_example(loss: Callable[..., Tensor]) -> PerExampleLoss:
         compute = loss
 
     def checked(outputs: Tensor, targets: Tensor) -> Tensor:
-        values = compute(outputs, targets)
+        try:
+            values = compute(outputs, targets)
+        except IndexError:  # torch's own message shows the label
+            raise DataError(
+                "the loss refuses a record's label: it is out of the range of the model's outputs"
+            ) from None
         if values.dim() == 0 or len(values) != len(targets):
             raise IncompatibleModel(
                 [

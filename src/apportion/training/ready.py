@@ -16,6 +16,7 @@ from apportion.training.compatibility import OptimizerFactory
 from apportion.training.frozen import Preparation
 from apportion.training.gradients import clipped_sum, trainable
 from apportion.training.guard import Guard
+from apportion.training.labels import check_labels
 from apportion.training.losses import PerExampleLoss, per_example
 from apportion.training.records import Records
 from apportion.training.self_test import self_test
@@ -59,6 +60,9 @@ def make_ready(
     plan.batching.check_length(len(records), plan.examples)
     preparation = Preparation(model, plan, records.like[0])
     compatibility.check_model(model, compute, *records.like)
+    for name, part in (("data", records), ("holdout", held_out)):
+        if isinstance(part, PrivateData):
+            check_labels(name, model, compute, records.like[0], part.targets)
     made = compatibility.make_optimizer(optimizer, model)
     if not isinstance(plan, NonPrivatePlan):
         self_test(model, compute, made, *records.like, plan.noise, plan.clipping)

@@ -11,6 +11,7 @@ from apportion.errors import DataError, InvalidArgument
 from apportion.public import PaidLooks, Public, require_public
 from apportion.randomness import RandomStream
 from apportion.recording import LedgerWriter
+from apportion.training.labels import check_labels
 from apportion.training.losses import PerExampleLoss
 from apportion.training.metrics import score
 from apportion.training.tensors import PrivateData
@@ -30,6 +31,7 @@ class Validation:
         self.every = plan.schedule.every if isinstance(plan, AdaptivePlan) else 1
         if not len(self._data):
             raise DataError("validation holds no record")
+        check_labels("validation", model, loss, self._data.inputs, self._data.targets)
         if isinstance(self._source, PaidLooks):
             _check_affordable(self._source, plan)
 
