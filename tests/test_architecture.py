@@ -29,6 +29,7 @@ ORDER = [
     "stages",
     "plan",
     "solver",
+    "selection_plan",
     "adaptive",
     "outlook",
     "public",

@@ -7,14 +7,17 @@ from typing import Any
 
 from apportion import accounting, batching, canonical, events
 from apportion._version import VERSION
-from apportion.accounting import Guarantee
-from apportion.adaptive import AdaptivePlan, most_slots
+from apportion.accounting import Guarantee, Renyi
+from apportion.accounting.conversions import mu_of_epsilon
+from apportion.adaptive import AdaptivePlan
+from apportion.budget import DEFAULT_DELTA
 from apportion.errors import CertificationError, UnpricedEvent
 from apportion.events import Adjacency, Event, ExponentialMechanism, GaussianRelease, RepeatAndSelect
-from apportion.ledger import Ledger
+from apportion.ledger import Ledger, most_slots
 from apportion.plain_words import ADJACENCY_IN_WORDS, words
 from apportion.plan import NonPrivatePlan, TrainingPlan, rho_of
 from apportion.publication import Publication
+from apportion.selection_plan import SelectionPlan
 
 __all__ = [
     "ADJACENCY_IN_WORDS",
@@ -81,20 +84,22 @@ class Certificate:
         return round_up(self.guarantee.epsilon)
 
     def to_json(self) -> dict[str, Any]:
-        plan = self.ledger.plan
-        assert isinstance(plan, TrainingPlan | AdaptivePlan)
+        """After a selection, what is said about the training is said about that of the chosen candidate."""
+        whole, plan = self.ledger.plan, self.ledger.training
+        assert not isinstance(whole, NonPrivatePlan)
         return {
             "format": FORMAT,
             **self._claims(),
+            **_selection(self.ledger),
             "schedule": plan.schedule.to_json(),
             "sigmas": _sigmas(self.ledger),
             "adaptive": _adaptive(plan) if isinstance(plan, AdaptivePlan) else None,
-            "budget": plan.budget.to_json(),
+            "budget": whole.budget.to_json(),
             "batching": batching.to_json(plan.batching),
             "clip": plan.clip,
             "clipping": plan.clipping.to_json(),
-            "examples": plan.examples,
-            "steps": plan.batching.steps * _planned_slots(self.ledger),
+            "examples": whole.examples,
+            "steps": plan.batching.steps * _planned_epochs(self.ledger),
             "slots": {"planned": _planned_slots(self.ledger), "used": self.ledger.used_slots},
             "released": "final-weights",
             "evaluations": [{"right": e.right, "wrong": e.wrong, "sigma": e.sigma} for e in self.ledger.evaluations],
@@ -102,12 +107,12 @@ class Certificate:
             "randomness": self.ledger.randomness,
             "declared": dict(self.ledger.declared),
             "publication": self.publication.to_json(),
-            "floating_point": "covered" if plan.noise == "grid" else "not covered",
-            "not_covered": [item for item in NOT_COVERED if plan.noise != "grid" or item != FLOATING_POINT],
+            "floating_point": "covered" if whole.noise == "grid" else "not covered",
+            "not_covered": [item for item in NOT_COVERED if whole.noise != "grid" or item != FLOATING_POINT],
             "unsafe": list(self.unsafe),
             "versions": {"apportion": VERSION},
             "run": self.ledger.run,
-            "plan": canonical.digest(plan.to_json()),
+            "plan": canonical.digest(whole.to_json()),
             "ledger": self.ledger.head,
             "weights": self.ledger.weights,
         }
@@ -191,16 +196,38 @@ def _only(accountant: str, found: tuple[Guarantee, ...], ledger: Ledger) -> tupl
 
 def _sigmas(ledger: Ledger) -> list[float]:
     """The planned ones; of an adaptive plan the recorded ones, which follow from its recorded public scores."""
-    if isinstance(ledger.plan, TrainingPlan):
-        return list(ledger.plan.sigmas)
-    assert isinstance(ledger.plan, AdaptivePlan)
+    if isinstance(ledger.training, TrainingPlan):
+        return list(ledger.training.sigmas)
     charged = [events.to_json(recorded.event)["sigma"] for recorded in ledger.events if recorded.slot is not None]
-    return [sigma / ledger.plan.clipping.charged(1.0) for sigma in charged]
+    return [sigma / ledger.training.clipping.charged(1.0) for sigma in charged]
 
 
 def _planned_slots(ledger: Ledger) -> int:
     most = most_slots(ledger.plan)
     return ledger.used_slots if most is None else most
+
+
+def _planned_epochs(ledger: Ledger) -> int:
+    """Those that the released model may have seen."""
+    return len(ledger.training.slots) if isinstance(ledger.training, TrainingPlan) else _planned_slots(ledger)
+
+
+def _selection(ledger: Ledger) -> dict[str, Any]:
+    """How the configuration was chosen; absent where there was nothing to choose."""
+    plan, choice = ledger.plan, ledger.choice
+    if not isinstance(plan, SelectionPlan) or choice is None or choice.candidate is None:
+        return {}
+    return {
+        "selection": {
+            "method": plan.method.to_json(),
+            "score_share": plan.score_share,
+            "candidates": [candidate.name for candidate in plan.candidates],
+            "chosen": choice.candidate,
+            "configuration": plan.candidates[choice.candidate].description,
+            "score": None if choice.right is None else {"right": choice.right, "wrong": choice.wrong},
+            "retrained": plan.retrains,
+        }
+    }
 
 
 def _adaptive(plan: AdaptivePlan) -> dict[str, Any]:
@@ -224,9 +251,13 @@ def _components(ledger: Ledger, adjacency: Adjacency) -> list[dict[str, Any]]:
     slots = [recorded.event for recorded in ledger.events if recorded.slot is not None]
     if not isinstance(ledger.plan, AdaptivePlan):
         slots = [slot.event for slot in ledger.plan.slots]
-    spent: dict[str, list[float]] = {"training": [_priced(event, adjacency) for event in slots]}
-    for event in (*(recorded.event for recorded in ledger.events if recorded.slot is None), *ledger.pending_events):
-        spent.setdefault(_purpose(event), []).append(_priced(event, adjacency))
+    purposes = ["training"] * len(slots)
+    if isinstance(ledger.plan, SelectionPlan):
+        purposes[0] = "selection"
+    others = [recorded.event for recorded in ledger.events if recorded.slot is None] + list(ledger.pending_events)
+    spent: dict[str, list[float]] = {}
+    for purpose, event in zip([*purposes, *map(_purpose, others)], [*slots, *others], strict=True):
+        spent.setdefault(purpose, []).append(_priced(event, adjacency))
     total = math.fsum(price for prices in spent.values() for price in prices) or 1.0
     return [
         {"purpose": purpose, "events": len(prices), "share": round(math.fsum(prices) / total, 4)}
@@ -235,11 +266,12 @@ def _components(ledger: Ledger, adjacency: Adjacency) -> list[dict[str, Any]]:
 
 
 def _priced(event: Event, adjacency: Adjacency) -> float:
-    """ρ, or 0 for what has no ρ: shares are a guide, the guarantee prices everything."""
+    """ρ, or that of the Gaussian release that costs the same ε: shares are a guide, the guarantee prices everything."""
     try:
         return rho_of(event, adjacency)
     except UnpricedEvent:
-        return 0.0
+        epsilon = Renyi(adjacency).guarantee(event, DEFAULT_DELTA).epsilon
+        return mu_of_epsilon(epsilon, DEFAULT_DELTA) ** 2 / 2 if math.isfinite(epsilon) else 0.0
 
 
 _PURPOSES: Mapping[type, str] = {ExponentialMechanism: "selection", RepeatAndSelect: "selection"}

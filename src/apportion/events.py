@@ -5,7 +5,7 @@ meaning of an event, once written here, never changes: a ledger of today must be
 new mechanism is a new class with a new tag.
 
 Noise multipliers are relative: `sigma` is the noise standard deviation divided by the L2 bound on what one unit adds to
-the released sum. Leaves describe mechanisms, `Composed`, `Repeated` and `DisjointParts` combine them.
+the released sum. Leaves describe mechanisms, `Composed`, `Repeated`, `DisjointParts` and `OneOf` combine them.
 """
 
 import re
@@ -194,10 +194,28 @@ class DisjointParts:
             _require_event("parts", part)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneOf:
+    """Exactly one of `options` runs.
+
+    Which one may be decided by a coin or by outputs released before, all of which are paid for; the data has no other say
+    in it.
+    """
+
+    options: tuple["Event", ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", tuple(self.options))
+        if not self.options:
+            raise InvalidArgument("options must hold at least one event")
+        for option in self.options:
+            _require_event("options", option)
+
+
 Leaf = (
     GaussianRelease | ShuffleEpoch | PartitionEpoch | PoissonEpoch | ExponentialMechanism | RepeatAndSelect | NonPrivate
 )
-Event = Leaf | Composed | Repeated | DisjointParts
+Event = Leaf | Composed | Repeated | DisjointParts | OneOf
 
 # The tag of each class in a ledger. Tags are forever; a class without a line here cannot be recorded.
 TAGS: Mapping[str, type] = {
@@ -213,6 +231,7 @@ TAGS: Mapping[str, type] = {
     "composed": Composed,
     "repeated": Repeated,
     "disjoint-parts": DisjointParts,
+    "one-of": OneOf,
 }
 _TAG_OF = {cls: tag for tag, cls in TAGS.items()}
 
@@ -240,6 +259,14 @@ def from_json(data: Any) -> Event:
     event = _from_json(data, MAX_NESTING)
     _require_event("kind", event)
     return event  # type: ignore[no-any-return]  # narrowed by _require_event
+
+
+def law_from_json(data: Any) -> TruncatedNegativeBinomial | PoissonLaw:
+    """A law of the number of runs, by itself."""
+    law = _from_json(data, 1)
+    if not isinstance(law, TruncatedNegativeBinomial | PoissonLaw):
+        raise InvalidArgument(f"runs must be a law of a number of runs, got {data!r:.80}")
+    return law
 
 
 def _from_json(data: Any, depth: int) -> Any:

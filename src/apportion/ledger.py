@@ -2,6 +2,7 @@
 
     line 0       plan      the whole plan, how randomness was made, and what was declared public
     line 1 … n   event     one mechanism that ran; an epoch names the plan's slot that it takes, a component its number
+                 choice    which candidate a private selection chose, and its noisy score if that is part of the output
                  score     what the model scored after a slot, on public data; adaptive noise follows from these
     then         release   the hash of the weights that were released: no slot is taken after it
     perhaps      event, evaluation   a private score: its cost, then the noisy counts that were released
@@ -16,13 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from apportion import adaptive, canonical, events, stages
+from apportion import adaptive, canonical, events, selection_plan, stages
 from apportion.adaptive import AdaptivePlan, Plan
 from apportion.errors import InvalidArgument, LedgerError, UnpricedEvent
-from apportion.events import Event
+from apportion.events import Event, PoissonLaw
+from apportion.plan import NonPrivatePlan, TrainingPlan
+from apportion.selection_plan import RepeatRuns, SelectionPlan
 
 FORMAT = 1
 START = "0" * 64
+RecordedPlan = Plan | SelectionPlan
 Randomness = Literal["secure", "seeded-for-research-only"]
 # A recorded σ may differ from the recomputed one by this much, because exp and pow differ between platforms.
 SIGMA_TOLERANCE = 1e-12
@@ -31,6 +35,7 @@ _BODY_FIELDS = {
     "plan": {"format", "run", "plan", "randomness", "declared"},
     "event": {"slot", "event"},
     "score": {"slot", "score"},
+    "choice": {"candidate", "right", "wrong"},
     "release": {"what", "weights"},
     "evaluation": {"right", "wrong"},
 }
@@ -62,6 +67,15 @@ class RecordedScore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What a selection released: a candidate, and its noisy score where runs were repeated. None: there was no run."""
+
+    candidate: int | None
+    right: int | None
+    wrong: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
     """A whole ledger, read and checked: a valid chain, whose epochs are a prefix of its plan.
 
@@ -69,7 +83,7 @@ class Ledger:
     """
 
     run: str
-    plan: Plan
+    plan: RecordedPlan
     randomness: Randomness
     declared: Mapping[str, str]
     events: tuple[RecordedEvent, ...]
@@ -77,6 +91,17 @@ class Ledger:
     weights: str | None
     evaluations: tuple[Evaluation, ...]
     head: str
+    choice: Choice | None = None
+
+    @property
+    def training(self) -> TrainingPlan | AdaptivePlan:
+        """The plan by which the released model was trained: after a selection, the chosen candidate's."""
+        assert not isinstance(self.plan, NonPrivatePlan)
+        if not isinstance(self.plan, SelectionPlan):
+            return self.plan
+        if self.choice is None or self.choice.candidate is None:
+            raise LedgerError("the selection has not chosen a candidate")
+        return self.plan.candidates[self.choice.candidate].released
 
     @property
     def used_slots(self) -> int:
@@ -193,6 +218,7 @@ def _interpret(records: list[dict[str, Any]]) -> Ledger:
     scores: list[RecordedScore] = []
     evaluations: list[Evaluation] = []
     weights, used, components = None, 0, 0
+    choice: Choice | None = None
     for index, record in enumerate(records[1:], start=1):
         kind, body = record["kind"], record["body"]
         if kind == "plan":
@@ -206,11 +232,18 @@ def _interpret(records: list[dict[str, Any]]) -> Ledger:
             recorded.append(_checked_event(body, index, the_plan, (used, components), scores))
             used += body["slot"] is not None
             components += recorded[-1].component is not None
+            if isinstance(the_plan, SelectionPlan) and used == 2 and (choice is None or choice.candidate is None):
+                raise LedgerError(f"line {index}: trains a winner again before one was chosen")
         elif weights is not None:
             raise LedgerError(f"line {index}: follows the release of the weights, after which only scores are paid for")
+        elif kind == "choice":
+            if choice is not None:
+                raise LedgerError(f"line {index}: a second choice, but one was paid for")
+            choice = _checked_choice(body, index, the_plan, used)
         elif kind == "score":
             scores.append(_checked_score(body, index, used - 1, scores))
         else:
+            _check_chosen(the_plan, index, used, choice)
             weights = _checked_weights(body, index)
     _check_cap(the_plan, recorded, stages.events_of(the_plan.components[components:]))
     return Ledger(
@@ -223,10 +256,11 @@ def _interpret(records: list[dict[str, Any]]) -> Ledger:
         weights=weights,
         evaluations=tuple(evaluations),
         head=records[-1]["hash"],
+        choice=choice,
     )
 
 
-def _checked_header(header: Mapping[str, Any]) -> Plan:
+def _checked_header(header: Mapping[str, Any]) -> RecordedPlan:
     if header["format"] != FORMAT:
         raise LedgerError(f"ledger format {header['format']!r:.40} is not known to this version (it reads {FORMAT})")
     if header["randomness"] not in ("secure", "seeded-for-research-only"):
@@ -237,9 +271,44 @@ def _checked_header(header: Mapping[str, Any]) -> Plan:
     if not isinstance(declared, dict) or not all(isinstance(value, str) for value in declared.values()):
         raise LedgerError("declared must map names to texts")
     try:
-        return adaptive.from_json(header["plan"])
+        return plan_from_json(header["plan"])
     except Exception as error:
         raise LedgerError(f"the plan in the first line is not valid: {error}") from error
+
+
+def plan_from_json(data: Any) -> RecordedPlan:
+    """The inverse of every recorded plan's `to_json`."""
+    if isinstance(data, Mapping) and "selection" in data:
+        return selection_plan.from_json(data)
+    return adaptive.from_json(data)
+
+
+def _checked_choice(body: Mapping[str, Any], index: int, the_plan: RecordedPlan, used: int) -> Choice:
+    """One candidate of the plan, after the selection was paid for; a score only where it is part of what was paid."""
+    if not isinstance(the_plan, SelectionPlan) or used != 1:
+        raise LedgerError(f"line {index}: a choice must follow the event of a selection, which pays for it")
+    candidate, counts = body["candidate"], (body["right"], body["wrong"])
+    repeated = isinstance(the_plan.method, RepeatRuns)
+    if candidate is None:
+        may_be_empty = isinstance(the_plan.method, RepeatRuns) and isinstance(the_plan.method.runs, PoissonLaw)
+        if not may_be_empty or counts != (None, None):
+            raise LedgerError(f"line {index}: only a Poisson number of runs can end without a candidate")
+    elif type(candidate) is not int or not 0 <= candidate < len(the_plan.candidates):
+        raise LedgerError(f"line {index}: chose {candidate!r:.40}, which is no candidate of the plan")
+    elif not all(_is_count(count) if repeated else count is None for count in counts):
+        raise LedgerError(f"line {index}: a choice has two noisy counts if runs were repeated, and none otherwise")
+    return Choice(candidate=candidate, right=counts[0], wrong=counts[1])
+
+
+def _check_chosen(the_plan: RecordedPlan, index: int, used: int, choice: Choice | None) -> None:
+    if isinstance(the_plan, SelectionPlan) and (
+        choice is None or choice.candidate is None or used < len(the_plan.slots)
+    ):
+        raise LedgerError(f"line {index}: weights are released before the selection has ended")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and abs(value) <= MOST_COUNTED
 
 
 def _checked_weights(body: Mapping[str, Any], index: int) -> str:
@@ -253,7 +322,7 @@ def _checked_evaluation(body: Mapping[str, Any], index: int, paid: Event | None)
     if not isinstance(paid, events.GaussianRelease) or paid.purpose != EVALUATION:
         raise LedgerError(f"line {index}: an evaluation must directly follow the event that pays for it")
     right, wrong = body["right"], body["wrong"]
-    if type(right) is not int or type(wrong) is not int or max(abs(right), abs(wrong)) > MOST_COUNTED:
+    if not (_is_count(right) and _is_count(wrong)):
         raise LedgerError(f"line {index}: the counts of an evaluation must be whole numbers")
     return Evaluation(right=right, wrong=wrong, sigma=paid.sigma)
 
@@ -268,7 +337,11 @@ def _checked_score(body: Mapping[str, Any], index: int, latest: int, scores: Seq
 
 
 def _checked_event(
-    body: Mapping[str, Any], index: int, the_plan: Plan, expected: tuple[int, int], scores: Sequence[RecordedScore]
+    body: Mapping[str, Any],
+    index: int,
+    the_plan: RecordedPlan,
+    expected: tuple[int, int],
+    scores: Sequence[RecordedScore],
 ) -> RecordedEvent:
     """`expected` are the next free slot and the next free component."""
     try:
@@ -287,7 +360,7 @@ def _checked_event(
     return RecordedEvent(slot=slot, event=event, component=body["component"])
 
 
-def _check_component(body: Mapping[str, Any], index: int, the_plan: Plan, expected: int, event: Event) -> None:
+def _check_component(body: Mapping[str, Any], index: int, the_plan: RecordedPlan, expected: int, event: Event) -> None:
     component = body["component"]
     if type(component) is not int or component != expected or body["slot"] is not None:
         raise LedgerError(
@@ -299,9 +372,9 @@ def _check_component(body: Mapping[str, Any], index: int, the_plan: Plan, expect
         raise LedgerError(f"line {index}: the event differs from what the plan says for component {component}")
 
 
-def _planned(the_plan: Plan, slot: int, scores: Sequence[RecordedScore], index: int) -> Event:
+def _planned(the_plan: RecordedPlan, slot: int, scores: Sequence[RecordedScore], index: int) -> Event:
     """What the plan says for this slot, after these scores. Whether an adaptive plan could afford it is checked last."""
-    most = adaptive.most_slots(the_plan)
+    most = most_slots(the_plan)
     if most is not None and slot >= most:
         raise LedgerError(f"line {index}: the plan has only {most} slots")
     if isinstance(the_plan, AdaptivePlan):
@@ -309,7 +382,7 @@ def _planned(the_plan: Plan, slot: int, scores: Sequence[RecordedScore], index: 
     return the_plan.slots[slot].event
 
 
-def _check_cap(the_plan: Plan, recorded: Sequence[RecordedEvent], pending: tuple[Event, ...]) -> None:
+def _check_cap(the_plan: RecordedPlan, recorded: Sequence[RecordedEvent], pending: tuple[Event, ...]) -> None:
     """All that an adaptive run did, and its components, count towards its cap; beside a floor nothing else may happen."""
     if not isinstance(the_plan, AdaptivePlan) or not recorded:
         return
@@ -324,11 +397,24 @@ def _check_cap(the_plan: Plan, recorded: Sequence[RecordedEvent], pending: tuple
         raise LedgerError("the recorded events exceed the cap of the plan")
 
 
+def most_slots(the_plan: RecordedPlan) -> int | None:
+    """How many slots the plan has, if it fixes a number."""
+    return len(the_plan.slots) if isinstance(the_plan, SelectionPlan) else adaptive.most_slots(the_plan)
+
+
 def _same_event(found: Event, planned: Event) -> bool:
     """Equal, except that σ may differ by the last bits of another platform's exp."""
-    first, second = events.to_json(found), events.to_json(planned)
-    sigma, planned_sigma = first.pop("sigma", 0.0), second.pop("sigma", 0.0)
-    return first == second and abs(sigma - planned_sigma) <= SIGMA_TOLERANCE * planned_sigma
+    return _same(events.to_json(found), events.to_json(planned))
+
+
+def _same(found: Any, planned: Any, name: str = "") -> bool:
+    if isinstance(found, dict) and isinstance(planned, dict):
+        return found.keys() == planned.keys() and all(_same(found[key], planned[key], key) for key in planned)
+    if isinstance(found, list) and isinstance(planned, list):
+        return len(found) == len(planned) and all(_same(a, b) for a, b in zip(found, planned, strict=True))
+    if name == "sigma":
+        return bool(abs(found - planned) <= SIGMA_TOLERANCE * planned)
+    return bool(found == planned)
 
 
 def _is_hex(value: Any, digits: int) -> bool:

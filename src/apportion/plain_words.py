@@ -65,13 +65,15 @@ def _claim(certificate: dict[str, Any]) -> list[str]:
 def _mechanism(certificate: dict[str, Any]) -> list[str]:
     clip = certificate["clip"]
     return [
+        *selection_in_words(certificate),
         f"- Unit of privacy: one {certificate['unit']}. Adjacency: {certificate['adjacency']}.",
         f"- Proven by: {certificate['accountant']} accounting of {_what_is_certified(certificate)}.",
         f"- Batching: {batching_in_words(certificate['batching'])}; {certificate['steps']} steps in all.",
         f"- Noise multiplier: {noise_in_words(certificate)}; every {certificate['unit']}'s gradient "
         f"{clipping_in_words(certificate['clipping'], clip)}.",
         f"- Budget of the plan: {' at '.join(f'{name} = {value:g}' for name, value in _budget(certificate))}.",
-        f"- Released: {certificate['released'].replace('-', ' ')}{evaluation_in_words(certificate)}; nothing else "
+        f"- Released: {certificate['released'].replace('-', ' ')}{choice_in_words(certificate)}"
+        f"{evaluation_in_words(certificate)}; nothing else "
         "computed from the data.",
         f"- Randomness: {certificate['randomness'].replace('-', ' ')}.",
         f"- Floating-point effects of the noise: {_floating_point_in_words(certificate)}.",
@@ -80,6 +82,9 @@ def _mechanism(certificate: dict[str, Any]) -> list[str]:
 
 def _what_is_certified(certificate: dict[str, Any]) -> str:
     slots, adaptive = certificate["slots"], certificate["adaptive"]
+    if "selection" in certificate:
+        retrained = " and of the dearest training that could follow it" if certificate["selection"]["retrained"] else ""
+        return f"the whole selection{retrained}, and of all else that the ledger records"
     if adaptive is None:
         used = f"{slots['used']} were used; stopping early does not lower the cost"
         return f"all {slots['planned']} planned epochs ({used}) and of all else that the ledger records"
@@ -135,6 +140,49 @@ def evaluation_in_words(certificate: dict[str, Any]) -> str:
         for e in certificate["evaluations"]
     ]
     return "".join(texts)
+
+
+def selection_in_words(certificate: dict[str, Any]) -> list[str]:
+    """How the configuration was chosen, if it was. What follows is about the chosen one."""
+    if "selection" not in certificate:
+        return []
+    selection, unit = certificate["selection"], certificate["unit"]
+    method, number = selection["method"], len(selection["candidates"])
+    chosen = literal(selection["candidates"][selection["chosen"]], 200)
+    share = f"{100 * selection['score_share']:.3g} %"
+    if method["kind"] == "split":
+        how = (
+            f"each {unit} fell independently into one of {number + 1} parts; each of {number} declared candidates was "
+            f"trained privately on a part of its own, and the exponential mechanism (ε = {method['epsilon']:g}) chose by "
+            f"their numbers of errors on the last part (about {share} of the {unit}s)"
+        )
+        then = "trained afresh on everything" if selection["retrained"] else "released as trained on its part"
+        return [f"- Private selection: {how}. Chosen: {chosen}, {then}."]
+    how = (
+        f"one of {number} declared candidates was drawn at random, trained privately, and scored by noisy counts on "
+        f"held-out {unit}s (each {unit} by a coin, about {share}); this happened a secret number of times, drawn from a "
+        f"{law_in_words(method['runs'])}, and only the best was released"
+    )
+    return [f"- Private selection: {how}. Chosen: {chosen}."]
+
+
+def law_in_words(law: dict[str, Any]) -> str:
+    if law["kind"] == "poisson-law":
+        return f"Poisson law of mean {law['mean']:g}"
+    return f"truncated negative binomial law (η = {law['eta']:g}, γ = {law['gamma']:.4g})"
+
+
+def choice_in_words(certificate: dict[str, Any]) -> str:
+    """What a selection released beside the weights."""
+    if "selection" not in certificate:
+        return ""
+    score = certificate["selection"]["score"]
+    if score is None:
+        return "; which candidate was chosen"
+    return (
+        f"; which candidate was chosen; and its noisy score, about {score['right']} right and {score['wrong']} wrong "
+        f"answers{accuracy_in_words(score)}: the best of several noisy ones, hence optimistic"
+    )
 
 
 def accuracy_in_words(evaluation: dict[str, Any]) -> str:

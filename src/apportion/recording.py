@@ -7,18 +7,19 @@ from types import TracebackType
 from typing import Any, Self
 
 from apportion import adaptive, canonical, durable, events, stages
-from apportion.adaptive import AdaptivePlan, Plan
+from apportion.adaptive import AdaptivePlan
 from apportion.errors import BudgetExhausted, RunError
 from apportion.events import Event
-from apportion.ledger import FORMAT, START, Randomness, intact_part, parse, seal
+from apportion.ledger import FORMAT, START, Choice, Randomness, RecordedPlan, intact_part, parse, seal
 from apportion.plan import Noise, NonPrivatePlan, Slot
+from apportion.selection_plan import SelectionPlan
 from apportion.stages import Component
 
 
 class LedgerWriter:
     """Appends to a ledger on disk. When a method returns, the line is durable."""
 
-    def __init__(self, path: Path, *, run: str, the_plan: Plan, randomness: Randomness) -> None:
+    def __init__(self, path: Path, *, run: str, the_plan: RecordedPlan, randomness: Randomness) -> None:
         self.path = path
         self.run = run
         self.randomness = randomness
@@ -34,7 +35,7 @@ class LedgerWriter:
 
     @classmethod
     def create(
-        cls, path: Path, *, the_plan: Plan, randomness: Randomness, declared: Mapping[str, str]
+        cls, path: Path, *, the_plan: RecordedPlan, randomness: Randomness, declared: Mapping[str, str]
     ) -> "LedgerWriter":
         if path.exists():
             raise FileExistsError(f"{path} exists already")
@@ -54,7 +55,11 @@ class LedgerWriter:
 
     @classmethod
     def reopen(cls, path: Path) -> "LedgerWriter":
-        """Continue a ledger. A torn last line is replaced by the record of the slot it may have been: it is used up."""
+        """Continue a ledger. A torn last line is replaced by the record of the slot it may have been: it is used up.
+
+        A selection's is just taken away: nothing is done with an event before its line is durable, and its slots are not
+        alike, so that one could stand for another.
+        """
         whole, torn = intact_part(path.read_bytes())
         ledger = parse(whole)
         if torn:
@@ -67,7 +72,8 @@ class LedgerWriter:
         writer._spent = [recorded.event for recorded in ledger.events]
         writer._index = whole.count(b"\n")
         writer._head = ledger.head
-        if torn and not ledger.released and writer.next_slot() is not None:
+        replaced = torn and not ledger.released and not isinstance(ledger.plan, SelectionPlan)
+        if replaced and writer.next_slot() is not None:
             writer.take_slot()
         return writer
 
@@ -78,6 +84,8 @@ class LedgerWriter:
 
     def next_slot(self) -> Slot | None:
         """What `take_slot` would record; None if the plan's slots, or its cap, are used up."""
+        if isinstance(self._plan, SelectionPlan):
+            return self._plan.slots[self.used_slots] if self.used_slots < len(self._plan.slots) else None
         return adaptive.next_slot(self._plan, self._reserved(), self.scores, self.used_slots)
 
     def take_slot(self) -> Slot:
@@ -124,6 +132,10 @@ class LedgerWriter:
             raise BudgetExhausted("this event does not fit under the plan's cap (beside a floor, none does)")
         self._append("event", {"slot": None, "event": events.to_json(event)})
         self._spent.append(event)
+
+    def append_choice(self, choice: Choice) -> None:
+        """What a selection has chosen; its event was recorded before the first candidate was trained."""
+        self._append("choice", {"candidate": choice.candidate, "right": choice.right, "wrong": choice.wrong})
 
     def append_release(self, weights: str) -> None:
         self._append("release", {"what": "final-weights", "weights": weights})

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from apportion import _checks
 from apportion.errors import UnpricedEvent
-from apportion.events import ADJACENCIES, Adjacency, Composed, DisjointParts, Event, Leaf, NonPrivate, Repeated
+from apportion.events import ADJACENCIES, Adjacency, Composed, DisjointParts, Event, Leaf, NonPrivate, OneOf, Repeated
 
 Status = Literal["proven", "estimate"]
 P = TypeVar("P", bound=Hashable)
@@ -150,7 +150,14 @@ class Accountant(ABC, Generic[P]):
         return {}
 
     def cost(self, event: Event) -> Cost[P]:
-        return walk(event, self.price)
+        return walk(event, self.price, self.chosen)
+
+    def chosen(self, options: Sequence[Cost[P]]) -> Cost[P]:
+        """What one of `options` costs, when earlier outputs may decide which.
+
+        The largest, for prices that are numbers or numbers at each order: the bound then holds given any earlier output.
+        """
+        return Cost.largest(options)
 
     def guarantee(self, event: Event, delta: float) -> Guarantee:
         _checks.probability("delta", delta)
@@ -176,15 +183,21 @@ class Accountant(ABC, Generic[P]):
         return UnpricedEvent(f"{self.name} does not price {type(leaf).__name__} under {self.adjacency}: {why}")
 
 
-def walk(event: Event, price: Callable[[Leaf], Cost[P]]) -> Cost[P]:
+def walk(
+    event: Event,
+    price: Callable[[Leaf], Cost[P]],
+    chosen: Callable[[Sequence[Cost[P]]], Cost[P]] = Cost.largest,
+) -> Cost[P]:
     """The cost of a whole event tree. This is the only place where composition is decided."""
     match event:
         case Composed(events=events):
-            return Cost.total(walk(inner, price) for inner in events)
+            return Cost.total(walk(inner, price, chosen) for inner in events)
         case Repeated(event=inner, count=count):
-            return count * walk(inner, price)
+            return count * walk(inner, price, chosen)
         case DisjointParts(parts=parts):
-            return Cost.largest(walk(part, price) for part in parts)
+            return Cost.largest(walk(part, price, chosen) for part in parts)
+        case OneOf(options=options):
+            return chosen([walk(option, price, chosen) for option in options])
         case NonPrivate():
             return Cost(frozenset(), infinite=True)
         case _:

@@ -98,6 +98,8 @@ def _architecture(certificate: dict[str, Any], table: dict[str, Any] | None) -> 
             "",
         ]
     declared = certificate["declared"]
+    if "selection" in certificate:
+        lines.append(f"- chosen candidate: {literal(certificate['selection']['configuration'], 5000)}")
     lines += [
         f"- {name}: {literal(declared[name], 2000)}" for name in ("model", "loss", "optimizer") if name in declared
     ]

@@ -33,6 +33,10 @@ def recompute(recorded: Ledger, claimed: dict[str, Any] | None) -> Certificate:
 def check(claimed: dict[str, Any], recomputed: Certificate) -> bool:
     """True if every field of `claimed` follows from the ledger; raises if not."""
     own = recomputed.to_json()
+    if claimed.keys() != own.keys():
+        raise BundleError(
+            f"the certificate has fields that do not follow: {sorted(claimed.keys() ^ own.keys())!r:.120}"
+        )
     _check_epsilons(claimed, recomputed)
     for name in own.keys() - _NOT_COMPARED_AS_EQUAL:
         if claimed[name] != own[name]:

@@ -44,6 +44,11 @@ def _refuse_plan(plan: Any) -> None:
     if _whole(plan.get("examples")) > MOST_EXAMPLES:
         raise BundleError(f"the plan declares more than {MOST_EXAMPLES:.0e} examples")
     _refuse_size(plan.get("batching"))
+    candidates = plan.get("candidates")
+    for candidate in candidates if isinstance(candidates, list) else ():
+        if isinstance(candidate, dict):
+            _refuse_plan(candidate.get("trial"))
+            _refuse_plan(candidate.get("retraining"))
 
 
 def _refuse_event(event: Any) -> None:
@@ -57,9 +62,10 @@ def _refuse_event(event: Any) -> None:
         _refuse_size(event)
         if _whole(event.get("count")) > MOST_REPEATS:
             raise BundleError(f"an event is repeated more than {MOST_REPEATS:.0e} times")
-        parts = event.get("parts")
-        if isinstance(parts, list) and len(parts) > MOST_DISTINCT_PARTS:
-            raise BundleError(f"an event has more than {MOST_DISTINCT_PARTS:,} disjoint parts")
+        for name in ("parts", "options"):
+            listed = event.get(name)
+            if isinstance(listed, list) and len(listed) > MOST_DISTINCT_PARTS:
+                raise BundleError(f"an event has more than {MOST_DISTINCT_PARTS:,} {name}")
         for value in event.values():
             _refuse_event(value)
 

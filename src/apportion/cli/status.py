@@ -6,7 +6,6 @@ from typing import Annotated, Any
 import typer
 
 from apportion import ledger
-from apportion.adaptive import most_slots
 from apportion.bundle.files import LEDGER
 from apportion.certificate import certify
 from apportion.cli import options as o
@@ -35,7 +34,7 @@ def describe(run: Path) -> dict[str, Any]:
     content = path.read_bytes()
     whole, torn = ledger.intact_part(content)
     recorded = ledger.parse(whole)
-    slots = most_slots(recorded.plan)
+    slots = ledger.most_slots(recorded.plan)
     used = recorded.used_slots + bool(torn and not recorded.released)
     data = {
         "run": str(run),

@@ -14,6 +14,7 @@ from apportion.errors import CertificationError, RunError, UnpricedEvent
 from apportion.events import Composed, Event
 from apportion.ledger import Ledger
 from apportion.plan import NonPrivatePlan, rho_of
+from apportion.selection_plan import SelectionPlan
 
 METRICS = "metrics.jsonl"
 _MOST_PRICED = 8  # prefixes of a run: pricing each may take a second
@@ -57,6 +58,11 @@ def look(run: Path) -> Look:
     if not path.is_file():
         raise RunError(f"{run} is not a run directory: it holds no {LEDGER}")
     recorded = ledger.parse_intact_part(path.read_bytes())
+    if isinstance(recorded.plan, SelectionPlan):
+        raise RunError(
+            f"{run} is a selection: how its candidates went stays secret, so there is nothing to draw; see: apportion "
+            "status, and the model card that apportion publish writes"
+        )
     private = not isinstance(recorded.plan, NonPrivatePlan)
     slots = _slot_events(recorded)
     found = _over_epochs(slots, recorded) if private else ()

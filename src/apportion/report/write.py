@@ -62,7 +62,8 @@ def _summary(seen: Look) -> tuple[str, ...]:
     if seen.private:
         epsilon, delta = f"{seen.guarantee.epsilon:.4g}", f"{seen.guarantee.delta:g}"
     scores = (_last(seen, "holdout", "accuracy"), _last(seen, "holdout", "loss"))
-    return (seen.name, epsilon, delta, seen.ledger.plan.batching.kind, _schedule(seen), str(len(seen.sigmas)), *scores)
+    batching = str(seen.ledger.plan.to_json()["batching"]["kind"])
+    return (seen.name, epsilon, delta, batching, _schedule(seen), str(len(seen.sigmas)), *scores)
 
 
 def _state(seen: Look) -> str:

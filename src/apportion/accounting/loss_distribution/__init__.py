@@ -6,6 +6,7 @@ multiplied (`routes`, `composition`, `fourier`) → δ and ε (`profile`).
 """
 
 import math
+from collections.abc import Sequence
 
 from apportion import _checks
 from apportion.accounting import conversions
@@ -24,6 +25,7 @@ from apportion.accounting.loss_distribution.prices import (
 from apportion.accounting.loss_distribution.routes import composed
 from apportion.accounting.unamplified import releases
 from apportion.accounting.zcdp import exponential_mechanism_range
+from apportion.errors import UnpricedEvent
 from apportion.events import Adjacency, ExponentialMechanism, Leaf, PartitionEpoch, PoissonEpoch
 
 __all__ = ["LossDistribution"]
@@ -69,6 +71,15 @@ class LossDistribution(Accountant[Price]):
             raise self.unpriced(leaf, found)
         mu, times = found
         return Cost.of(Sampled(mu), times)
+
+    def chosen(self, options: Sequence[Cost[Price]]) -> Cost[Price]:
+        """Only of equals: a choice that follows earlier losses may be worse than every option by itself."""
+        if len(set(options)) > 1:
+            raise UnpricedEvent(
+                f"{self.name} does not price OneOf of unequal options: which one runs may depend on earlier outputs, and "
+                "the largest of several loss distributions is no bound then; renyi, zcdp and gaussian price it"
+            )
+        return options[0]
 
     def epsilon(self, cost: Cost[Price], delta: float) -> Interval:
         """ε at `delta`; without a lower bound if this accountant was made without."""
