@@ -28,7 +28,7 @@ from apportion.schedules import (
     ValidationDecay,
 )
 from apportion.solver import solve
-from apportion.stages import PrincipalComponents
+from apportion.stages import ClassWeights, PrincipalComponents, PrivateEvaluation, Scaling
 
 __version__ = VERSION
 
@@ -38,6 +38,7 @@ __all__ = [
     "Automatic",
     "Budget",
     "Certificate",
+    "ClassWeights",
     "ExponentialDecay",
     "Flat",
     "Guarantee",
@@ -49,7 +50,9 @@ __all__ = [
     "Poisson",
     "PolynomialDecay",
     "PrincipalComponents",
+    "PrivateEvaluation",
     "Public",
+    "Scaling",
     "Shuffle",
     "StepDecay",
     "TimeDecay",

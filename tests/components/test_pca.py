@@ -328,10 +328,10 @@ def test_model_and_plan_must_name_the_same_components(tmp_path: Path) -> None:
     wide[0] = Projection(5, 2)
     plain = torch.nn.Linear(4, 2)
     cases = [
-        (plain, pca_plan(), "must begin with one layer"),
-        (model(), tiny_plan(), "must begin with one layer"),
+        (plain, pca_plan(), "hold none"),
+        (model(), tiny_plan(), "are none"),
         (elsewhere, pca_plan(), "must come first"),
-        (wide, pca_plan(), "takes 5 features, but its inputs have 4"),
+        (wide, pca_plan(), "takes 5 features, but 4 enter it"),
         (model(), pca_plan(components=(ap.PrincipalComponents(dimensions=3, sigma=4.0),)), "has 2 dimensions"),
     ]
     for network, plan, message in cases:

@@ -28,6 +28,7 @@ from apportion.recording import LedgerWriter
 from apportion.stages import PrincipalComponents
 
 BITS = 18  # of a coordinate: rows lie on multiples of 2^-18, second moments on multiples of 2^-36
+_UNIT = 2.0 ** (2 * BITS)
 MOST_ROWS = 1 << 26  # sums stay below 2^62
 _MARGIN = 1 - 2.0**-32  # more than what rounding adds to a norm of up to a million coordinates
 _LANCZOS_FEATURES = 512
@@ -67,7 +68,7 @@ def release(component: PrincipalComponents, data: Any, releaser: Releaser) -> Pr
     moments = second_moments(chunks_of(data))
     if component.dimensions > len(moments):
         raise InvalidArgument(f"dimensions must be at most the {len(moments)} features, got {component.dimensions}")
-    releaser.record(component)  # record, then release: on disk before the noise is drawn
+    releaser.record(component, component.sigma * _UNIT)  # record, then release: on disk before the noise is drawn
     noisy = _noisy(moments, component.sigma, releaser)
     return Projection(directions=leading_directions(noisy, component.dimensions), event=component.event)
 
@@ -107,14 +108,13 @@ def second_moments(chunks: Iterable[NDArray[np.float64]]) -> Whole:
 
 def _noisy(moments: Whole, sigma: float, releaser: Releaser) -> NDArray[np.float64]:
     """The matrix with N(0, σ²) on its diagonal and N(0, σ²/2) off it, symmetric; written over `moments`."""
-    unit = 2.0 ** (2 * BITS)
-    diagonal = releaser.noisy(np.diagonal(moments).copy(), sigma * unit)
+    diagonal = releaser.noisy(np.diagonal(moments).copy(), sigma * _UNIT)
     for row in range(len(moments) - 1):
-        upper = releaser.noisy(moments[row, row + 1 :], sigma / np.sqrt(2) * unit)
+        upper = releaser.noisy(moments[row, row + 1 :], sigma / np.sqrt(2) * _UNIT)
         moments[row, row + 1 :] = upper
         moments[row + 1 :, row] = upper
     np.fill_diagonal(moments, diagonal)
-    return moments / unit
+    return moments / _UNIT
 
 
 def leading_directions(matrix: NDArray[np.float64], dimensions: int) -> NDArray[np.float64]:

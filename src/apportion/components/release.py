@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from apportion.errors import DataError, RunError
+from apportion.errors import DataError, InvalidArgument, RunError
 from apportion.randomness import RandomStream
 from apportion.recording import LedgerWriter
 from apportion.stages import Component
@@ -21,6 +21,7 @@ Whole = NDArray[np.int64]
 WholeNormals = Callable[[int, float, RandomStream], Whole]
 
 _ROWS = 4096
+_MOST_DEVIATION = 2.0**49  # 8.6 of them stay below 2^53
 
 
 def rounded_normals(count: int, deviation: float, stream: RandomStream) -> Whole:
@@ -46,8 +47,14 @@ class Releaser:
         if ledger.noise == "grid" and normals is None:
             raise RunError("this plan's noise is on a grid: pass the exact normals of apportion.training.grid")
 
-    def record(self, component: Component) -> None:
-        """After this the component is paid for; everything that can be refused must have been refused before."""
+    def record(self, component: Component, *deviations: float) -> None:
+        """After this the component is paid for, so everything that can be refused is refused before.
+
+        `deviations` are those with which `noisy` will be called: with larger ones the noise, in floating point, would be
+        coarser than whole numbers, and show the low bits of what it covers.
+        """
+        if max(deviations) > _MOST_DEVIATION:
+            raise InvalidArgument(f"sigma = {component.sigma:g} is too large for this many features")
         self._ledger.take_component(component)
 
     def noisy(self, values: Whole, deviation: float) -> Whole:

@@ -2,7 +2,7 @@
 
 from apportion.public import PaidLooks, Public
 from apportion.training.finished import FinishedRun
-from apportion.training.frozen import Projection
+from apportion.training.frozen import ClassWeighted, Projection, Standardise
 from apportion.training.learning_rate import LinearThenConstant
 from apportion.training.loop import fit, start
 from apportion.training.run import Run
@@ -11,6 +11,7 @@ from apportion.training.tokens import Batch, Epoch
 
 __all__ = [
     "Batch",
+    "ClassWeighted",
     "EarlyStop",
     "Epoch",
     "FinishedRun",
@@ -19,6 +20,7 @@ __all__ = [
     "Projection",
     "Public",
     "Run",
+    "Standardise",
     "fit",
     "start",
 ]

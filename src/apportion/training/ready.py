@@ -13,11 +13,11 @@ from apportion.adaptive import Plan
 from apportion.plan import NonPrivatePlan
 from apportion.training import compatibility, guard, memory
 from apportion.training.compatibility import OptimizerFactory
-from apportion.training.frozen import Preparation
 from apportion.training.gradients import clipped_sum, trainable
 from apportion.training.guard import Guard
 from apportion.training.labels import check_labels
 from apportion.training.losses import PerExampleLoss, per_example
+from apportion.training.preparation import Preparation
 from apportion.training.records import Records
 from apportion.training.self_test import self_test
 from apportion.training.steering import Steering
@@ -58,7 +58,7 @@ def make_ready(
     records = PrivateData.of(data, model)
     held_out = None if holdout is None else PrivateData.of(holdout, model)
     plan.batching.check_length(len(records), plan.examples)
-    preparation = Preparation(model, plan, records.like[0])
+    preparation = Preparation(model, loss, plan, records.like[0])
     compatibility.check_model(model, compute, *records.like)
     for name, part in (("data", records), ("holdout", held_out)):
         if isinstance(part, PrivateData):
