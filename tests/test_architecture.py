@@ -23,6 +23,8 @@ ORDER = [
     "events",
     "schedules",
     "randomness",
+    "by_epoch",
+    "units",
     "batching",
     "clipping",
     "accounting",

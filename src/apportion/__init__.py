@@ -12,6 +12,7 @@ from apportion.adaptive import AdaptivePlan
 from apportion.batching import Partition, Poisson, Shuffle
 from apportion.budget import Budget
 from apportion.bundle.verify import verify
+from apportion.by_epoch import ByEpoch
 from apportion.certificate import Certificate, certify
 from apportion.clipping import Automatic, Flat, PerLayer
 from apportion.errors import ApportionError
@@ -29,6 +30,7 @@ from apportion.schedules import (
 )
 from apportion.solver import solve
 from apportion.stages import ClassWeights, PrincipalComponents, PrivateEvaluation, Scaling
+from apportion.units import Person
 
 __version__ = VERSION
 
@@ -37,6 +39,7 @@ __all__ = [
     "ApportionError",
     "Automatic",
     "Budget",
+    "ByEpoch",
     "Certificate",
     "ClassWeights",
     "ExponentialDecay",
@@ -47,6 +50,7 @@ __all__ = [
     "PaidLooks",
     "Partition",
     "PerLayer",
+    "Person",
     "Poisson",
     "PolynomialDecay",
     "PrincipalComponents",

@@ -11,18 +11,20 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from apportion import _checks, accounting, batching, clipping, plan, schedules, stages
+from apportion import _checks, accounting, batching, by_epoch, clipping, plan, schedules, stages, units
 from apportion.accounting import conversions
 from apportion.accounting.filters import Filter, GaussianFilter, RenyiFilter, ZeroConcentratedFilter
 from apportion.accounting.renyi import Renyi
 from apportion.batching import Batching, Poisson
 from apportion.budget import RELATIVE_SLACK, Budget
+from apportion.by_epoch import ByEpoch
 from apportion.clipping import FLAT, Clipping
 from apportion.errors import BudgetExhausted, InvalidArgument, UnpricedEvent
 from apportion.events import Adjacency, Composed, Event
 from apportion.plan import MOST_EPOCHS, Noise, NonPrivatePlan, Slot, TrainingPlan
 from apportion.schedules import Schedule, ValidationDecay
 from apportion.stages import Component
+from apportion.units import EXAMPLE, Unit
 
 _ORDERS = 1 + 2.0 ** np.arange(-2, 10, 0.25)
 
@@ -47,7 +49,7 @@ class AdaptivePlan:
     examples: int
     batching: Batching
     schedule: ValidationDecay
-    clip: float
+    clip: float | ByEpoch[float]
     epochs: int | None = None
     order: float | Literal["auto"] | None = None
     floor: Schedule | None = None
@@ -55,6 +57,7 @@ class AdaptivePlan:
     noise: Noise = "float"
     clipping: Clipping = FLAT
     components: tuple[Component, ...] = ()
+    unit: Unit = EXAMPLE
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "components", stages.checked(self.components))
@@ -65,8 +68,10 @@ class AdaptivePlan:
             )
         object.__setattr__(self, "adjacency", plan.checked_adjacency(self.batching, self.adjacency))
         object.__setattr__(self, "examples", _checks.count("examples", self.examples))
-        object.__setattr__(self, "clip", _checks.positive("clip", self.clip))
+        object.__setattr__(self, "clip", by_epoch.checked(_checks.positive, "clip", self.clip))
         clipping.require_clipping(self.clipping)
+        units.require_unit(self.unit)
+        plan.refuse_components_for_persons(self.unit, self.components)
         if self.epochs is not None:
             object.__setattr__(self, "epochs", _checks.count("epochs", self.epochs))
         plan.refuse_rho_with_poisson(self.budget, self.batching)
@@ -149,8 +154,8 @@ class AdaptivePlan:
                 "such a run certified by any accountant, declare a floor schedule in the plan beforehand"
             )
         assert self.epochs is not None
-        floors = enumerate(self.floor(index) for index in range(self.epochs))
-        epochs = (plan.slot(i, s, self.batching, self.clipping).event for i, s in floors)
+        floors = [(index, self.clipping.charged(self.floor(index))) for index in range(self.epochs)]
+        epochs = (self.batching.at(index).event(charged) for index, charged in floors)
         return Composed(events=(*stages.events_of(self.components), *epochs))
 
     def guarantees(self, delta: float) -> tuple[accounting.Guarantee, ...]:
@@ -170,7 +175,8 @@ class AdaptivePlan:
 
     @property
     def nominal_batch_size(self) -> float:
-        return self.batching.nominal_batch_size(self.examples)
+        """Of the first epoch; if it changes with the epoch, ask `batching.at(epoch)`."""
+        return self.batching.at(0).nominal_batch_size(self.examples)
 
     @property
     def rho(self) -> float | None:
@@ -190,9 +196,9 @@ class AdaptivePlan:
             "epochs": self.epochs,
             "order": self.order,
             "floor": None if self.floor is None else self.floor.to_json(),
-            "clip": self.clip,
+            "clip": by_epoch.to_json(self.clip),
             "adjacency": self.adjacency,
-            "unit": "example",
+            "unit": self.unit.to_json(),
             **plan.noise_to_json(self.noise),
             **clipping.to_plan_json(self.clipping),
             **stages.to_json(self.components),
@@ -214,8 +220,8 @@ def from_json(data: Any) -> Plan:
     data, noise = plan.noise_from_json(data)
     data, clipped = plan.clipping_from_json(data)
     plan.require_fields("an adaptive plan", data, _FIELDS)
-    if data["adaptive"] is not True or data["unit"] != "example" or data["order"] == "auto":
-        raise InvalidArgument("an adaptive plan says adaptive = true, unit = 'example' and a number or null as order")
+    if data["adaptive"] is not True or data["order"] == "auto":
+        raise InvalidArgument("an adaptive plan says adaptive = true and a number or null as order")
     return AdaptivePlan(
         budget=plan.budget_from_json(data["budget"]),
         examples=data["examples"],
@@ -224,11 +230,12 @@ def from_json(data: Any) -> Plan:
         epochs=data["epochs"],
         order=data["order"],
         floor=None if data["floor"] is None else schedules.from_json(data["floor"]),
-        clip=data["clip"],
+        clip=by_epoch.from_json(data["clip"]),
         adjacency=data["adjacency"],
         noise=noise,
         clipping=clipped,
         components=components,
+        unit=units.from_json(data["unit"]),
     )
 
 
@@ -242,7 +249,7 @@ def suggested_order(
     """The Rényi order at which the budget buys most epochs once the noise has fallen for the first time."""
     if budget.epsilon is None:
         raise InvalidArgument("an order belongs to an epsilon budget")
-    accountant, event = Renyi(adjacency), sampled.event(clipping.charged(schedule.sigma0 * schedule.decay))
+    accountant, event = Renyi(adjacency), sampled.at(0).event(clipping.charged(schedule.sigma0 * schedule.decay))
     caps = _divergence_caps(budget.epsilon, budget.stated_delta, _ORDERS)
     affordable = [
         (cap / accountant.divergence(event, order), order) for cap, order in zip(caps, _ORDERS, strict=True) if cap > 0

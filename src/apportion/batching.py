@@ -2,6 +2,9 @@
 
 Everything a step may depend on (number of steps, nominal batch size) comes from the plan's declared `examples`; which
 records are in a batch is secret and drawn from a secure stream, afresh every epoch.
+
+The number of batches, or the rate, may differ from epoch to epoch (`ByEpoch`): `at(epoch)` is the batching of one epoch,
+and only that can be drawn from.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion import _checks
+from apportion import _checks, by_epoch
+from apportion.by_epoch import ByEpoch
 from apportion.errors import DataError, InvalidArgument
 from apportion.events import Adjacency, PartitionEpoch, PoissonEpoch, ShuffleEpoch
 from apportion.randomness import RandomStream
@@ -28,17 +32,20 @@ class Shuffle:
 
     kind: ClassVar[str] = "shuffle"
     adjacency: ClassVar[Adjacency] = "zero-out"
-    batches: int
+    batches: int | ByEpoch[int]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "batches", _checks.count("batches", self.batches))
+        object.__setattr__(self, "batches", by_epoch.checked(_checks.count, "batches", self.batches))
+
+    def at(self, epoch: int) -> "Shuffle":
+        return Shuffle(batches=self.batches(epoch)) if isinstance(self.batches, ByEpoch) else self
 
     @property
     def steps(self) -> int:
-        return self.batches
+        return by_epoch.fixed("batches", self.batches)
 
     def nominal_batch_size(self, examples: int) -> float:
-        return examples / self.batches
+        return examples / self.steps
 
     def check_length(self, length: int, examples: int) -> None:
         if length != examples:
@@ -48,10 +55,10 @@ class Shuffle:
             )
 
     def draw(self, length: int, stream: RandomStream) -> Iterator[Indices]:
-        yield from np.array_split(stream.permutation(length), self.batches)
+        yield from np.array_split(stream.permutation(length), self.steps)
 
     def event(self, sigma: float) -> ShuffleEpoch:
-        return ShuffleEpoch(sigma=sigma, batches=self.batches)
+        return ShuffleEpoch(sigma=sigma, batches=self.steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,29 +70,32 @@ class Partition:
 
     kind: ClassVar[str] = "partition"
     adjacency: ClassVar[Adjacency] = "add-remove"
-    batches: int
+    batches: int | ByEpoch[int]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "batches", _checks.count("batches", self.batches))
+        object.__setattr__(self, "batches", by_epoch.checked(_checks.count, "batches", self.batches))
+
+    def at(self, epoch: int) -> "Partition":
+        return Partition(batches=self.batches(epoch)) if isinstance(self.batches, ByEpoch) else self
 
     @property
     def steps(self) -> int:
-        return self.batches
+        return by_epoch.fixed("batches", self.batches)
 
     def nominal_batch_size(self, examples: int) -> float:
-        return examples / self.batches
+        return examples / self.steps
 
     def check_length(self, length: int, examples: int) -> None:
         """Any length will do: constants come from the declared number, never from this one."""
 
     def draw(self, length: int, stream: RandomStream) -> Iterator[Indices]:
-        bins = stream.below(self.batches, length)
+        bins = stream.below(self.steps, length)
         order = np.argsort(bins, kind="stable")
-        ends = np.cumsum(np.bincount(bins, minlength=self.batches))
+        ends = np.cumsum(np.bincount(bins, minlength=self.steps))
         yield from np.split(order, ends[:-1])
 
     def event(self, sigma: float) -> PartitionEpoch:
-        return PartitionEpoch(sigma=sigma, batches=self.batches)
+        return PartitionEpoch(sigma=sigma, batches=self.steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,27 +104,31 @@ class Poisson:
 
     kind: ClassVar[str] = "poisson"
     adjacency: ClassVar[Adjacency] = "add-remove"
-    rate: float
+    rate: float | ByEpoch[float]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rate", _checks.rate("rate", self.rate))
+        object.__setattr__(self, "rate", by_epoch.checked(_checks.rate, "rate", self.rate))
+
+    def at(self, epoch: int) -> "Poisson":
+        return Poisson(rate=self.rate(epoch)) if isinstance(self.rate, ByEpoch) else self
 
     @property
     def steps(self) -> int:
-        return max(1, round(1 / self.rate))
+        return max(1, round(1 / by_epoch.fixed("rate", self.rate)))
 
     def nominal_batch_size(self, examples: int) -> float:
-        return examples * self.rate
+        return examples * by_epoch.fixed("rate", self.rate)
 
     def check_length(self, length: int, examples: int) -> None:
         """Any length will do: constants come from the declared number, never from this one."""
 
     def draw(self, length: int, stream: RandomStream) -> Iterator[Indices]:
+        rate = by_epoch.fixed("rate", self.rate)
         for _ in range(self.steps):
-            yield np.flatnonzero(stream.coins(self.rate, length))
+            yield np.flatnonzero(stream.coins(rate, length))
 
     def event(self, sigma: float) -> PoissonEpoch:
-        return PoissonEpoch(sigma=sigma, rate=self.rate, steps=self.steps)
+        return PoissonEpoch(sigma=sigma, rate=by_epoch.fixed("rate", self.rate), steps=self.steps)
 
 
 Batching = Shuffle | Partition | Poisson
@@ -124,8 +138,8 @@ KINDS: Mapping[str, type[Shuffle] | type[Partition] | type[Poisson]] = {
 
 
 def to_json(batching: Batching) -> dict[str, Any]:
-    size = {"rate": batching.rate} if isinstance(batching, Poisson) else {"batches": batching.batches}
-    return {"kind": batching.kind, **size}
+    name, size = ("rate", batching.rate) if isinstance(batching, Poisson) else ("batches", batching.batches)
+    return {"kind": batching.kind, name: by_epoch.to_json(size)}
 
 
 def from_json(data: Any) -> Batching:
@@ -136,4 +150,4 @@ def from_json(data: Any) -> Batching:
     expected = {"kind", "rate"} if cls is Poisson else {"kind", "batches"}
     if set(data) != expected:
         raise InvalidArgument(f"{data['kind']} must have the fields {sorted(expected)}, got {sorted(data)!r:.200}")
-    return cls(**{name: value for name, value in data.items() if name != "kind"})
+    return cls(**{name: by_epoch.from_json(value) for name, value in data.items() if name != "kind"})

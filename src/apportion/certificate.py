@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from apportion import accounting, batching, canonical, events
+from apportion import accounting, batching, by_epoch, canonical, events
 from apportion._version import VERSION
 from apportion.accounting import Guarantee, Renyi
 from apportion.accounting.conversions import mu_of_epsilon
@@ -15,9 +15,10 @@ from apportion.errors import CertificationError, UnpricedEvent
 from apportion.events import Adjacency, Event, ExponentialMechanism, GaussianRelease, RepeatAndSelect
 from apportion.ledger import Ledger, most_slots
 from apportion.plain_words import ADJACENCY_IN_WORDS, words
-from apportion.plan import NonPrivatePlan, TrainingPlan, rho_of
+from apportion.plan import Noise, NonPrivatePlan, TrainingPlan, rho_of
 from apportion.publication import Publication
 from apportion.selection_plan import SelectionPlan
+from apportion.units import Person, Unit
 
 __all__ = [
     "ADJACENCY_IN_WORDS",
@@ -37,11 +38,16 @@ SIGNIFICANT_DIGITS = 4
 CLAIM_TOLERANCE = 1e-6
 
 FLOATING_POINT = "floating-point effects: the noise is Gaussian in 64-bit floating point, not on an exact grid"
+GROUPS = "groups: a person with several examples is protected less, the more examples there are"
+GROUPS_OF_PERSONS = (
+    "groups: a person is all records with one id; someone with several ids, or of whom other persons' records tell, is "
+    "protected less"
+)
 NOT_COVERED = (
     "what was learned from the same data before or outside this run (earlier runs, tuning by hand, looking at the data)",
     "that the publisher ran the recorded code on the declared data: the certificate proves arithmetic, not honesty",
     "copies or earlier states of the run directory from which other models were released",
-    "groups: a person with several examples is protected less, the more examples there are",
+    GROUPS,
     FLOATING_POINT,
     "timing and other side channels on the training machine",
 )
@@ -89,17 +95,17 @@ class Certificate:
         assert not isinstance(whole, NonPrivatePlan)
         return {
             "format": FORMAT,
-            **self._claims(),
+            **self._claims(plan),
             **_selection(self.ledger),
             "schedule": plan.schedule.to_json(),
             "sigmas": _sigmas(self.ledger),
             "adaptive": _adaptive(plan) if isinstance(plan, AdaptivePlan) else None,
             "budget": whole.budget.to_json(),
             "batching": batching.to_json(plan.batching),
-            "clip": plan.clip,
+            "clip": by_epoch.to_json(plan.clip),
             "clipping": plan.clipping.to_json(),
             "examples": whole.examples,
-            "steps": plan.batching.steps * _planned_epochs(self.ledger),
+            "steps": sum(plan.batching.at(index).steps for index in range(_planned_epochs(self.ledger))),
             "slots": {"planned": _planned_slots(self.ledger), "used": self.ledger.used_slots},
             "released": "final-weights",
             "evaluations": [{"right": e.right, "wrong": e.wrong, "sigma": e.sigma} for e in self.ledger.evaluations],
@@ -108,7 +114,7 @@ class Certificate:
             "declared": dict(self.ledger.declared),
             "publication": self.publication.to_json(),
             "floating_point": "covered" if whole.noise == "grid" else "not covered",
-            "not_covered": [item for item in NOT_COVERED if whole.noise != "grid" or item != FLOATING_POINT],
+            "not_covered": _not_covered(whole.noise, plan.unit),
             "unsafe": list(self.unsafe),
             "versions": {"apportion": VERSION},
             "run": self.ledger.run,
@@ -117,12 +123,12 @@ class Certificate:
             "weights": self.ledger.weights,
         }
 
-    def _claims(self) -> dict[str, Any]:
+    def _claims(self, plan: TrainingPlan | AdaptivePlan) -> dict[str, Any]:
         return {
             "epsilon": self.epsilon,
             "delta": self.delta,
             "adjacency": self.adjacency,
-            "unit": "example",
+            "unit": plan.unit.kind,
             "accountant": self.guarantee.accountant,
             "status": self.guarantee.status,
             "guarantees": [
@@ -192,6 +198,11 @@ def _only(accountant: str, found: tuple[Guarantee, ...], ledger: Ledger) -> tupl
             )
         raise CertificationError(f"{accountant} cannot certify this run: {why}. Valid here: {names}")
     return chosen
+
+
+def _not_covered(noise: Noise, unit: Unit) -> list[str]:
+    items = [item for item in NOT_COVERED if noise != "grid" or item != FLOATING_POINT]
+    return [GROUPS_OF_PERSONS if item == GROUPS and isinstance(unit, Person) else item for item in items]
 
 
 def _sigmas(ledger: Ledger) -> list[float]:

@@ -21,6 +21,7 @@ ADJACENCY_IN_WORDS: dict[Adjacency, str] = {
 }
 _MARKUP = re.compile(r"([\\`*_\[\]|~#!])")
 _MOST_SHOWN = 400
+_MOST_VALUES = 6  # of a value that changes with the epoch
 _ASKED = ("pre-trained weights", "validation data")  # what a reader wants to know even if nobody said it
 
 
@@ -68,7 +69,8 @@ def _mechanism(certificate: dict[str, Any]) -> list[str]:
         *selection_in_words(certificate),
         f"- Unit of privacy: one {certificate['unit']}. Adjacency: {certificate['adjacency']}.",
         f"- Proven by: {certificate['accountant']} accounting of {_what_is_certified(certificate)}.",
-        f"- Batching: {batching_in_words(certificate['batching'])}; {certificate['steps']} steps in all.",
+        f"- Batching: {batching_in_words(certificate['batching'], certificate['unit'])}; {certificate['steps']} steps in "
+        "all.",
         f"- Noise multiplier: {noise_in_words(certificate)}; every {certificate['unit']}'s gradient "
         f"{clipping_in_words(certificate['clipping'], clip)}.",
         f"- Budget of the plan: {' at '.join(f'{name} = {value:g}' for name, value in _budget(certificate))}.",
@@ -112,7 +114,9 @@ def noise_in_words(certificate: dict[str, Any]) -> str:
     return f"{certificate['schedule']['kind']} schedule{span}"
 
 
-def clipping_in_words(clipping: Any, clip: float) -> str:
+def clipping_in_words(clipping: Any, clip: Any) -> str:
+    if isinstance(clip, list):
+        return clipping_in_words(clipping, clip[0]["value"]) + _later(clip)
     match clipping:
         case "flat":
             return f"clipped to L2 norm {clip:g} (flat clipping)"
@@ -244,13 +248,23 @@ def _inputs(certificate: dict[str, Any]) -> list[str]:
     ]
 
 
-def batching_in_words(data: dict[str, Any]) -> str:
+def batching_in_words(data: dict[str, Any], unit: str = "example") -> str:
+    name, size = next((name, value) for name, value in data.items() if name != "kind")
+    if isinstance(size, list):
+        return batching_in_words(data | {name: size[0]["value"]}, unit) + _later(size)
     match data:
         case {"kind": "shuffle", "batches": batches}:
             return f"reshuffled every epoch and cut into {batches} batches of fixed size (no amplification)"
         case {"kind": "partition", "batches": batches}:
-            return f"every epoch each example falls independently into one of {batches} secret batches"
+            return f"every epoch each {unit} falls independently into one of {batches} secret batches"
         case {"kind": "poisson", "rate": rate}:
-            return f"every step each example is drawn independently with probability {rate:g}"
+            return f"every step each {unit} is drawn independently with probability {rate:g}"
         case _:
             raise AssertionError(f"no words for {data}")
+
+
+def _later(values: list[dict[str, Any]]) -> str:
+    """What a number given for the first epoch becomes in later ones."""
+    shown = [f"{entry['value']:g} from epoch {entry['from']} on" for entry in values[1:_MOST_VALUES]]
+    more = [f"{len(values) - _MOST_VALUES} more changes later"] if len(values) > _MOST_VALUES else []
+    return f" (that number: {', '.join(shown + more)})" if shown else ""

@@ -3,20 +3,22 @@
 A plan is a fixed list of slots (epoch, σ_e). What is certified is all of them, run or not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from apportion import _checks, accounting, batching, clipping, schedules, stages
+from apportion import _checks, accounting, batching, by_epoch, clipping, schedules, stages, units
 from apportion.accounting.zcdp import ZeroConcentrated
 from apportion.batching import Batching, Poisson, Shuffle
 from apportion.budget import Budget
+from apportion.by_epoch import ByEpoch
 from apportion.clipping import FLAT, Clipping
 from apportion.errors import BudgetExhausted, InvalidArgument
 from apportion.events import Adjacency, Composed, Event, NonPrivate
 from apportion.schedules import Schedule
 from apportion.stages import Component
+from apportion.units import EXAMPLE, Person, Unit
 
 Noise = Literal["float", "grid"]
 
@@ -41,11 +43,13 @@ class Slot:
 class TrainingPlan:
     """Batching + schedule + clip + epochs + budget. A plan that exceeds its budget cannot exist.
 
-    `examples` is the declared number of records (units): it fixes the nominal batch size. `spare_epochs` buys slots
-    beyond `epochs`, to be used if an epoch is interrupted; they are paid for, used or not. `adjacency` defaults to what
-    the batching supports, `add-remove` or, for Shuffle, `zero-out`; say `zero-out` if `examples` was read off the data.
+    `examples` is the declared number of units (records, or persons if `unit` is `Person(...)`): it fixes the nominal batch
+    size. `spare_epochs` buys slots beyond `epochs`, to be used if an epoch is interrupted; they are paid for, used or
+    not. `adjacency` defaults to what the batching supports, `add-remove` or, for Shuffle, `zero-out`; say `zero-out` if
+    `examples` was read off the data.
     `noise="grid"` releases sums on a public grid only, so that floating point is covered by the guarantee; it is slower.
-    `clipping` is `Flat()`, `PerLayer(...)` or `Automatic()`.
+    `clipping` is `Flat()`, `PerLayer(...)` or `Automatic()`. `clip`, and the batching's `batches` or `rate`, may be
+    `ByEpoch({0: 1.0, 10: 0.5})`: public functions of the epoch's index.
     `components` are the other private steps of the pipeline, in the order in which they run; the budget covers them too.
     """
 
@@ -54,12 +58,13 @@ class TrainingPlan:
     batching: Batching
     schedule: Schedule
     epochs: int
-    clip: float
+    clip: float | ByEpoch[float]
     clipping: Clipping = FLAT
     spare_epochs: int = 0
     adjacency: Adjacency | None = None
     noise: Noise = "float"
     components: tuple[Component, ...] = ()
+    unit: Unit = EXAMPLE
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "components", stages.checked(self.components))
@@ -68,8 +73,10 @@ class TrainingPlan:
         object.__setattr__(self, "examples", _checks.count("examples", self.examples))
         object.__setattr__(self, "epochs", _checks.count("epochs", self.epochs))
         object.__setattr__(self, "spare_epochs", _checks.count("spare_epochs", self.spare_epochs, least=0))
-        object.__setattr__(self, "clip", _checks.positive("clip", self.clip))
+        object.__setattr__(self, "clip", by_epoch.checked(_checks.positive, "clip", self.clip))
         clipping.require_clipping(self.clipping)
+        units.require_unit(self.unit)
+        refuse_components_for_persons(self.unit, self.components)
         if self.epochs + self.spare_epochs > MOST_EPOCHS:
             raise InvalidArgument(f"epochs must be at most {MOST_EPOCHS:,}, got {self.epochs + self.spare_epochs:,}")
         refuse_adaptive(self.schedule)
@@ -111,7 +118,8 @@ class TrainingPlan:
 
     @property
     def nominal_batch_size(self) -> float:
-        return self.batching.nominal_batch_size(self.examples)
+        """Of the first epoch; if it changes with the epoch, ask `batching.at(epoch)`."""
+        return self.batching.at(0).nominal_batch_size(self.examples)
 
     @cached_property
     def rho(self) -> float:
@@ -131,9 +139,9 @@ class TrainingPlan:
             "schedule": self.schedule.to_json(),
             "epochs": self.epochs,
             "spare_epochs": self.spare_epochs,
-            "clip": self.clip,
+            "clip": by_epoch.to_json(self.clip),
             "adjacency": self.adjacency,
-            "unit": "example",
+            "unit": self.unit.to_json(),
             **noise_to_json(self.noise),
             **clipping.to_plan_json(self.clipping),
             **stages.to_json(self.components),
@@ -142,7 +150,7 @@ class TrainingPlan:
 
 def slot(index: int, sigma: float, batching: Batching, clipping: Clipping) -> Slot:
     charged = clipping.charged(sigma)
-    return Slot(index=index, sigma=sigma, charged=charged, event=batching.event(charged))
+    return Slot(index=index, sigma=sigma, charged=charged, event=batching.at(index).event(charged))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +177,8 @@ class NonPrivatePlan:
 
     @property
     def nominal_batch_size(self) -> float:
-        return self.batching.nominal_batch_size(self.examples)
+        """Of the first epoch; if it changes with the epoch, ask `batching.at(epoch)`."""
+        return self.batching.at(0).nominal_batch_size(self.examples)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -205,8 +214,6 @@ def from_json(data: Any) -> Plan:
     data, noise = noise_from_json(data)
     data, clipped = clipping_from_json(data)
     require_fields("a plan", data, _PLAN_FIELDS)
-    if data["unit"] != "example":
-        raise InvalidArgument(f"unit must be 'example', got {data['unit']!r:.80}")
     return TrainingPlan(
         budget=budget_from_json(data["budget"]),
         examples=data["examples"],
@@ -214,11 +221,12 @@ def from_json(data: Any) -> Plan:
         schedule=schedules.from_json(data["schedule"]),
         epochs=data["epochs"],
         spare_epochs=data["spare_epochs"],
-        clip=data["clip"],
+        clip=by_epoch.from_json(data["clip"]),
         adjacency=data["adjacency"],
         noise=noise,
         clipping=clipped,
         components=components,
+        unit=units.from_json(data["unit"]),
     )
 
 
@@ -274,6 +282,14 @@ def refuse_adaptive(schedule: Any) -> None:
     if isinstance(schedule, schedules.ValidationDecay):
         raise InvalidArgument(
             "the noise of ValidationDecay is not known beforehand: make an apportion.AdaptivePlan of it"
+        )
+
+
+def refuse_components_for_persons(unit: Unit, components: Sequence[Component]) -> None:
+    if components and isinstance(unit, Person):
+        raise InvalidArgument(
+            "the components of a pipeline are priced for one record, not for all records of a person: leave them out, or "
+            "protect examples"
         )
 
 

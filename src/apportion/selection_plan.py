@@ -36,6 +36,7 @@ from apportion.events import (
 )
 from apportion.plan import Noise, Slot, TrainingPlan
 from apportion.stages import Component
+from apportion.units import Person
 
 PURPOSE = "selection"  # of the release by which repeated runs are scored
 MOST_CANDIDATES = 500
@@ -100,6 +101,8 @@ class Candidate:
                     f"candidate {self.name!r}: shuffle batching needs a public number of records, but parts are drawn by "
                     "coins; use partition or poisson"
                 )
+            if training is not None and isinstance(training.unit, Person):
+                raise InvalidArgument(f"candidate {self.name!r}: scores are priced for records, not for persons")
             if training is not None and training.components:
                 raise InvalidArgument(f"candidate {self.name!r}: components are not part of a selection")
 

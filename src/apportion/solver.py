@@ -8,6 +8,7 @@ from typing import Literal
 from apportion import _checks, accounting, schedules, stages
 from apportion.batching import Batching
 from apportion.budget import RELATIVE_SLACK, Budget
+from apportion.by_epoch import ByEpoch
 from apportion.clipping import FLAT, Clipping
 from apportion.errors import BudgetExhausted, InvalidArgument, Unsolvable
 from apportion.events import Adjacency, Composed, Event, Repeated
@@ -23,6 +24,7 @@ from apportion.plan import (
 )
 from apportion.schedules import Schedule
 from apportion.stages import Component
+from apportion.units import EXAMPLE, Unit
 
 Unknown = Literal["sigma0", "decay", "epochs"]
 Spent = Callable[[Budget, Event, Adjacency], float]
@@ -40,12 +42,13 @@ def solve(
     batching: Batching,
     schedule: Schedule,
     epochs: int | None = None,
-    clip: float,
+    clip: float | ByEpoch[float],
     spare_epochs: int = 0,
     adjacency: Adjacency | None = None,
     noise: Noise = "float",
     clipping: Clipping = FLAT,
     components: Sequence[Component] = (),
+    unit: Unit = EXAMPLE,
 ) -> TrainingPlan:
     """The plan that spends `budget`, with the one unknown among sigma0, decay and epochs found.
 
@@ -93,6 +96,7 @@ def solve(
         noise=noise,
         clipping=clipping,
         components=tuple(components),
+        unit=unit,
     )
 
 
@@ -135,12 +139,13 @@ class Costs:
 
 
 def _events(batching: Batching, clipping: Clipping, schedule: Schedule, slots: int, groups: int) -> tuple[Event, ...]:
-    """The slots in order; if there are more than `groups`, as so many groups, each at the noise of its middle."""
+    """The slots in order; if there are more than `groups`, as so many groups, each like the epoch in its middle."""
     ends = [round(slots * (i + 1) / groups) for i in range(groups)] if groups < slots else list(range(1, slots + 1))
     starts = [0, *ends[:-1]]
+    middles = [(start + end - 1) // 2 for start, end in zip(starts, ends, strict=True)]
     return tuple(
-        Repeated(event=batching.event(clipping.charged(schedule((start + end - 1) // 2))), count=end - start)
-        for start, end in zip(starts, ends, strict=True)
+        Repeated(event=batching.at(middle).event(clipping.charged(schedule(middle))), count=end - start)
+        for start, end, middle in zip(starts, ends, middles, strict=True)
     )
 
 

@@ -72,7 +72,7 @@ def compare(
 
 
 def _event(batching: Batching, sigmas: Sequence[float]) -> Event:
-    return Composed(events=tuple(batching.event(sigma) for sigma in sigmas))
+    return Composed(events=tuple(batching.at(epoch).event(sigma) for epoch, sigma in enumerate(sigmas)))
 
 
 def _entry(accountant: Accountant[Any], event: Event, delta: float, reason: str = "") -> Entry:
@@ -114,8 +114,8 @@ def _as_another_batching(
                 _entry(PaperEstimate(adjacency, outside_its_range=True), _event(batching, sigmas), delta, str(refusal))
             )
         return entries
-    event = _event(Poisson(rate=1 / batching.batches), sigmas)
-    why = f"not valid: priced as if batches were Poisson samples of rate 1/{batching.batches}, but they are not"
+    event = _event(Poisson(rate=1 / batching.steps), sigmas)
+    why = f"not valid: priced as if batches were Poisson samples of rate 1/{batching.steps}, but they are not"
     cheated = [Moments("add-remove"), PaperEstimate("add-remove", outside_its_range=True)]
     if not isinstance(batching, Partition):
         cheated += [LossDistribution("add-remove"), Renyi("add-remove")]

@@ -136,9 +136,11 @@ def show(found: TrainingPlan, solved: Unknown | None) -> None:
 
 
 def guarantee_in_words(found: TrainingPlan) -> str:
-    words = ADJACENCY_IN_WORDS[found.neighbours].format(unit="example")
+    words = ADJACENCY_IN_WORDS[found.neighbours].format(unit=found.unit.kind)
+    steps = sorted({found.batching.at(slot.index).steps for slot in found.slots})
+    span = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
     return (
-        f"{found.epochs} epochs of {found.batching.steps} steps spend ρ = {found.rho:.6g}, which gives "
+        f"{found.epochs} epochs of {span} steps spend ρ = {found.rho:.6g}, which gives "
         f"(ε, δ) = ({found.guarantee.epsilon:.5g}, {found.delta:g}) by {found.guarantee.accountant} accounting, "
         f"where {words}."
     )

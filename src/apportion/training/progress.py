@@ -56,7 +56,8 @@ class Progress:
             console=Console(stderr=True),
         )
         self._task = self._bar.add_task(
-            "starting", total=None if plan.epochs is None else plan.epochs * plan.batching.steps
+            "starting",
+            total=None if plan.epochs is None else sum(plan.batching.at(i).steps for i in range(plan.epochs)),
         )
         self._epsilon = ""
 

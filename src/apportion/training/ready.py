@@ -10,6 +10,7 @@ from torch import Tensor
 
 from apportion._version import VERSION
 from apportion.adaptive import Plan
+from apportion.errors import DataError
 from apportion.plan import NonPrivatePlan
 from apportion.training import compatibility, guard, memory
 from apportion.training.compatibility import OptimizerFactory
@@ -22,6 +23,7 @@ from apportion.training.records import Records
 from apportion.training.self_test import self_test
 from apportion.training.steering import Steering
 from apportion.training.tensors import Data, PrivateData
+from apportion.units import Person
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,8 @@ def make_ready(
     memory_limit: int | None,
     steering: Mapping[str, Any],
 ) -> Ready:
+    if not isinstance(plan, NonPrivatePlan) and isinstance(plan.unit, Person):
+        raise DataError("a plan that protects persons cannot be trained yet")
     compute = per_example(loss)
     records = PrivateData.of(data, model)
     held_out = None if holdout is None else PrivateData.of(holdout, model)
@@ -93,7 +97,7 @@ def make_ready(
 def _work(model: torch.nn.Module, loss: PerExampleLoss, plan: Plan) -> Callable[[Tensor, Tensor], object]:
     """What a step does with one part of a batch."""
     if not isinstance(plan, NonPrivatePlan):
-        return lambda inputs, targets: clipped_sum(model, loss, inputs, targets, clip=plan.clip, clipping=plan.clipping)
+        return lambda inputs, targets: clipped_sum(model, loss, inputs, targets, clip=1.0, clipping=plan.clipping)
     parameters = list(trainable(model).values())
     return lambda inputs, targets: torch.autograd.grad(
         loss(model(inputs), targets).sum(), parameters, allow_unused=True

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, Self
 import torch
 from torch import Tensor
 
+from apportion import by_epoch
 from apportion.adaptive import Plan
 from apportion.bundle.files import LEDGER
 from apportion.errors import BatchMisused, BudgetExhausted, RunError
@@ -219,7 +220,8 @@ class Run:
 
     def _batches(self, epoch: Epoch) -> Iterator[Batch]:
         records = self._ready.records
-        for parts in records.epoch(self.plan.batching.draw(len(records), self._stream), self._ready.at_once):
+        drawn = self.plan.batching.at(epoch.index).draw(len(records), self._stream)
+        for parts in records.epoch(drawn, self._ready.at_once):
             self._require_current(epoch)
             self._expire()
             self._current = Batch(parts)
@@ -249,23 +251,25 @@ class Run:
     def _step(self, parts: Iterable[Part]) -> None:
         assert self._epoch is not None
         self._guard.before_step()
-        ready, size = self._ready, self.plan.nominal_batch_size
+        ready, index = self._ready, self._epoch.index
+        size = self.plan.batching.at(index).nominal_batch_size(self.plan.examples)
         if isinstance(self.plan, NonPrivatePlan):
             ordinary_step(ready.model, ready.loss, ready.optimizer, parts, nominal_batch_size=size)
         else:
+            clip = by_epoch.at(self.plan.clip, index)
             clipped = step_in_parts(
                 ready.model,
                 ready.loss,
                 ready.optimizer,
                 parts,
-                clip=self.plan.clip,
+                clip=clip,
                 clipping=self.plan.clipping,
                 sigma=self._epoch.charged,
                 nominal_batch_size=size,
                 stream=self._stream,
                 noise=self.plan.noise,
             )
-            self._metrics.add(clipped, self.plan.clip)
+            self._metrics.add(clipped, clip)
         self._steering.step_over()
 
     @property

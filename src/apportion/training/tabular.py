@@ -246,17 +246,19 @@ def rehearse(job: Job) -> dict[str, Any]:
         started = time.perf_counter()
         private_step(
             model, LOSS, optimizer, inputs, targets,
-            clip=job.plan.clip, clipping=job.plan.clipping, sigma=1.0, nominal_batch_size=size, stream=stream,
+            clip=1.0, clipping=job.plan.clipping, sigma=1.0, nominal_batch_size=size, stream=stream,
         )  # fmt: skip
         seconds.append(time.perf_counter() - started)
     parameters = sum(parameter.numel() for parameter in trainable(model).values())
-    sigmas = outlook.foreseen_sigmas(job.plan)
-    ratios = [job.plan.clipping.charged(sigma) * parameters**0.5 / job.plan.nominal_batch_size for sigma in sigmas]
+    sigmas = [job.plan.clipping.charged(sigma) for sigma in outlook.foreseen_sigmas(job.plan)]
+    batchings = [job.plan.batching.at(epoch) for epoch in range(len(sigmas))]
+    sizes = [batching.nominal_batch_size(job.plan.examples) for batching in batchings]
+    ratios = [sigma * parameters**0.5 / size for sigma, size in zip(sigmas, sizes, strict=True)]
     return {
         "parameters": parameters,
         "compatible": True,
         "noise_to_signal": {"first": ratios[0], "last": ratios[-1]},
-        "seconds": min(seconds) * (job.plan.epochs or len(sigmas)) * job.plan.batching.steps,
+        "seconds": min(seconds) * sum(batching.steps for batching in batchings[: job.plan.epochs]),
     }
 
 
