@@ -5,12 +5,14 @@
     run K                          the child runs K steps: seconds per step, by the wall clock and of the processor
     stop                           the child ends: which workload it was
 
-Engines: `stock` (eager PyTorch, no privacy), `layout` (the same with our memory layouts, no privacy), `ours` (the
-product's own step: batch selection, clipping, secure noise, optimizer), `opacus-MODE` for every mode of Opacus that runs
-on one machine. Opacus gets ready-made batches instead of its own loader, which would only be slower.
+Engines: `stock` (eager PyTorch, no privacy), `layout` (the same with our memory layouts, no privacy), `kept` (`layout`,
+and freed memory is kept as ours keeps it), `ours` (the product's own step: guard, batch selection, clipping, secure noise,
+optimizer), `opacus-MODE` for every mode of Opacus that runs on one machine. Opacus gets
+ready-made batches instead of its own loader, which would only be slower.
 """
 
 import copy
+import ctypes
 import gc
 import json
 import os
@@ -18,7 +20,8 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -29,20 +32,22 @@ from torch.nn import functional
 BATCHES = 4
 CLIP, SIGMA, RATE = 1.0, 1.0, 0.05
 # Per-example gradients beyond this would not fit the machine; the engine is then reported as not run.
-MOST_BYTES = 4 * 2**30
+MOST_BYTES = 3 * 2**30
 
-Step = Callable[[Tensor, Tensor, float], None]
+WITHOUT_PRIVACY = ("stock", "layout", "kept")
 
 
 class Engine:
     """A model with its optimizer, a step on given examples, and an endless source of batches."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, dtype: torch.dtype) -> None:
         torch.manual_seed(0)
         self.workload = workload
-        self.model = workload.model()
+        self.model = workload.model().to(dtype)
         self.inputs, self.targets = workload.data(BATCHES)
+        self.inputs = self.inputs.to(dtype) if self.inputs.is_floating_point() else self.inputs
         self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE)
+        self.source = self.batches()
 
     def step(self, inputs: Tensor, targets: Tensor, sigma: float) -> None:
         self.optimizer.zero_grad()
@@ -58,8 +63,8 @@ class Engine:
 class Layout(Engine):
     """No privacy, but images channels-last and attention with the examples outermost, as ours holds them."""
 
-    def __init__(self, workload: Workload) -> None:
-        super().__init__(workload)
+    def __init__(self, workload: Workload, dtype: torch.dtype) -> None:
+        super().__init__(workload, dtype)
         from apportion.training.gradients.attention import noting_attention
         from apportion.training.gradients.convolution import channels_last
 
@@ -75,19 +80,30 @@ class Layout(Engine):
                 module.forward = noting_attention(NoNotes(), "", module)
 
 
+class Kept(Layout):
+    def __init__(self, workload: Workload, dtype: torch.dtype) -> None:
+        super().__init__(workload, dtype)
+        from apportion.training.gradients.allocation import keep_freed_memory
+
+        keep_freed_memory()
+
+
 class Ours(Engine):
-    def __init__(self, workload: Workload) -> None:
-        super().__init__(workload)
+    def __init__(self, workload: Workload, dtype: torch.dtype) -> None:
+        super().__init__(workload, dtype)
         from apportion import Shuffle
         from apportion.randomness import RandomStream
+        from apportion.training.guard import Guard
         from apportion.training.losses import per_example
         from apportion.training.step import private_step
         from apportion.training.tensors import PrivateData
 
         self.private_step, self.loss, self.stream = private_step, per_example(functional.cross_entropy), RandomStream()
+        self.guard = Guard(self.model, self.optimizer)
         self.shuffle, self.data = Shuffle(batches=BATCHES), PrivateData(inputs=self.inputs, targets=self.targets)
 
     def step(self, inputs: Tensor, targets: Tensor, sigma: float) -> None:
+        self.guard.before_step()
         self.private_step(
             self.model,
             self.loss,
@@ -107,8 +123,8 @@ class Ours(Engine):
 
 
 class Opacus(Engine):
-    def __init__(self, workload: Workload, mode: str) -> None:
-        super().__init__(workload)
+    def __init__(self, workload: Workload, dtype: torch.dtype, mode: str) -> None:
+        super().__init__(workload, dtype)
         from opacus import PrivacyEngine
         from opacus.validators import ModuleValidator
         from torch.utils.data import DataLoader, TensorDataset
@@ -141,10 +157,10 @@ class Opacus(Engine):
         self.optimizer.step()
 
 
-def engine(name: str, workload: Workload) -> Engine:
+def engine(name: str, workload: Workload, dtype: torch.dtype = torch.float32) -> Engine:
     if name.startswith("opacus-"):
-        return Opacus(workload, name.removeprefix("opacus-"))
-    return {"stock": Engine, "layout": Layout, "ours": Ours}[name](workload)
+        return Opacus(workload, dtype, name.removeprefix("opacus-"))
+    return {"stock": Engine, "layout": Layout, "kept": Kept, "ours": Ours}[name](workload, dtype)
 
 
 def deviation(running: Engine, private: bool, examples: int = 24) -> float:
@@ -178,19 +194,29 @@ def memory_of(field: str) -> float:
     return int(re.search(rf"{field}:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024
 
 
-def added_memory(running: Engine) -> float:
-    """Peak resident memory of three steps, over what model, data and the libraries hold after a step on two examples."""
-    running.step(running.inputs[:2], running.targets[:2], SIGMA)
-    gc.collect()
+def added_memory(running: Engine) -> tuple[float, float]:
+    """Peak resident memory of the very first step, on two examples, and of three steps after it, both over what model,
+    data and libraries hold before. What the first step only used for a moment is returned before the others begin; what it
+    keeps counts."""
+    return_freed_memory()
     before = memory_of("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
-    work(running, running.batches(), 3)
-    return memory_of("VmHWM") - before
+    peaks = []
+    for steps in (lambda: running.step(running.inputs[:2], running.targets[:2], SIGMA), partial(work, running, 3)):
+        return_freed_memory()
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+        steps()
+        peaks.append(memory_of("VmHWM") - before)
+    return peaks[0], peaks[1]
 
 
-def work(running: Engine, batches: Iterator[tuple[Tensor, Tensor]], steps: int) -> None:
+def return_freed_memory() -> None:
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+def work(running: Engine, steps: int) -> None:
     for _ in range(steps):
-        running.step(*next(batches), SIGMA)
+        running.step(*next(running.source), SIGMA)
 
 
 def answer(values: dict[str, object]) -> None:
@@ -200,19 +226,23 @@ def answer(values: dict[str, object]) -> None:
 def serve(name: str, workload: str, threads: int) -> None:
     """One workload, until told to stop."""
     torch.set_num_threads(threads)
+    private = name not in WITHOUT_PRIVACY
     try:
+        small = engine(name, WORKLOADS[workload].shrunk())  # the libraries' own first use is not what is measured
+        work(small, 2)
+        del small
         running = engine(name, WORKLOADS[workload])
-        memory = added_memory(running)
-        found = deviation(running, private=name not in ("stock", "layout"))
-        batches = running.batches()
-        work(running, batches, 2)
-        answer({"mebibytes": memory, "deviation": found})
+        first, memory = added_memory(running)
+        found = deviation(running, private)
+        exact = deviation(engine(name, WORKLOADS[workload], torch.float64), private)
+        work(running, 1)
+        answer({"mebibytes": memory, "at_first": first, "deviation": found, "deviation_in_float64": exact})
     except Exception as error:
         answer({"error": f"{type(error).__name__}: {error}"[:200]})
     while (line := sys.stdin.readline().split()) and line[0] == "run":
         steps = int(line[1])
         wall, processor = time.perf_counter(), time.process_time()
-        work(running, batches, steps)
+        work(running, steps)
         wall, processor = time.perf_counter() - wall, time.process_time() - processor
         answer({"wall": wall / steps, "processor": processor / steps})
 

@@ -58,7 +58,7 @@ class VectorProducts:
             scaled = gradient * column
             sums = {self.weight: summed_products(scaled, inputs)}
             if self.bias is not None:
-                sums[self.bias] = scaled.sum(0, dtype=torch.float64)
+                sums[self.bias] = weighted_rows(factors, gradient)
             return sums
         scaled = inputs * column
         if self.bias is None:

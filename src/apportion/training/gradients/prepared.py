@@ -12,6 +12,7 @@ from torch import Tensor
 from apportion import _checks
 from apportion.clipping import FLAT, Clipping, PerLayer
 from apportion.training.clipping import ClippedSum, stability_of
+from apportion.training.gradients.allocation import keep_freed_memory
 from apportion.training.gradients.attention import without_fast_path
 from apportion.training.gradients.by_layer import clip_and_sum_by_layer
 from apportion.training.gradients.per_example import clipped_sum_by_examples, trainable
@@ -31,6 +32,7 @@ class Preparation:
     """What is known about a model's structure, without holding on to the model itself."""
 
     def __init__(self, model: torch.nn.Module) -> None:
+        keep_freed_memory()
         self.parameters = trainable(model)
         self.sites = {site.name: site for site in find_sites(model)}
         self.modules = [module for module in model.modules() if module is not model]
