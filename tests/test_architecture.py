@@ -38,6 +38,7 @@ ORDER = [
     "ledger",
     "recording",
     "publication",
+    "scores",
     "plain_words",
     "certificate",
     "drawing",

@@ -108,7 +108,7 @@ class Certificate:
             "steps": sum(plan.batching.at(index).steps for index in range(_planned_epochs(self.ledger))),
             "slots": {"planned": _planned_slots(self.ledger), "used": self.ledger.used_slots},
             "released": "final-weights",
-            "evaluations": [{"right": e.right, "wrong": e.wrong, "sigma": e.sigma} for e in self.ledger.evaluations],
+            "evaluations": [evaluation.to_json() for evaluation in self.ledger.evaluations],
             "components": _components(self.ledger, self.adjacency),
             "randomness": self.ledger.randomness,
             "declared": dict(self.ledger.declared),

@@ -39,7 +39,7 @@ _BODY_FIELDS = {
     "release": {"what", "weights"},
     "evaluation": {"right", "wrong"},
 }
-_OPTIONAL_FIELDS = {"event": {"component"}}
+_OPTIONAL_FIELDS = {"event": {"component"}, "evaluation": {"tables"}}
 EVALUATION = "evaluation"  # the purpose of the event that pays for an evaluation
 MOST_COUNTED = 1 << 53
 
@@ -53,11 +53,19 @@ class RecordedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Noisy counts of right and wrong answers on held-out records, and the noise multiplier that they were paid with."""
+    """Noisy counts of right and wrong answers on held-out records, and the noise multiplier that they were paid with.
+
+    `tables` are the noisy tables behind other scores, by measure; None in ledgers from before there were any.
+    """
 
     right: int
     wrong: int
     sigma: float
+    tables: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        tables = {} if self.tables is None else {"tables": dict(self.tables)}
+        return {"right": self.right, "wrong": self.wrong, "sigma": self.sigma, **tables}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,7 +332,38 @@ def _checked_evaluation(body: Mapping[str, Any], index: int, paid: Event | None)
     right, wrong = body["right"], body["wrong"]
     if not (_is_count(right) and _is_count(wrong)):
         raise LedgerError(f"line {index}: the counts of an evaluation must be whole numbers")
-    return Evaluation(right=right, wrong=wrong, sigma=paid.sigma)
+    tables = body.get("tables")
+    if tables is not None or "tables" in body:
+        _check_tables(tables, index)
+    return Evaluation(right=right, wrong=wrong, sigma=paid.sigma, tables=tables)
+
+
+# The dimensions of the noisy tables: true × predicted class; right, wrong × bins; class × (in it, not in it) × bins.
+_TABLE_DIMENSIONS = {"confusion": 2, "calibration": 2, "auroc": 3}
+
+
+def _check_tables(tables: Any, index: int) -> None:
+    if not isinstance(tables, dict) or not set(tables) <= set(_TABLE_DIMENSIONS):
+        raise LedgerError(f"line {index}: the tables of an evaluation are {', '.join(_TABLE_DIMENSIONS)}")
+    for name, table in tables.items():
+        shape = _shape(table, _TABLE_DIMENSIONS[name], index)
+        square = name != "confusion" or shape[0] == shape[1]
+        if not square or min(shape) < 1 or (name != "confusion" and shape[-2] != 2):
+            raise LedgerError(f"line {index}: the table {name} has not the shape of one")
+
+
+def _shape(table: Any, dimensions: int, index: int) -> tuple[int, ...]:
+    """Of nested lists of whole numbers, all of one length in each dimension."""
+    if not isinstance(table, list):
+        raise LedgerError(f"line {index}: a table of an evaluation must be nested lists of whole numbers")
+    if dimensions == 1:
+        if any(type(item) is not int or abs(item) > MOST_COUNTED for item in table):
+            raise LedgerError(f"line {index}: the counts of an evaluation must be whole numbers")
+        return (len(table),)
+    shapes = {_shape(item, dimensions - 1, index) for item in table}
+    if len(shapes) != 1:
+        raise LedgerError(f"line {index}: the rows of a table must have one length")
+    return (len(table), *shapes.pop())
 
 
 def _checked_score(body: Mapping[str, Any], index: int, latest: int, scores: Sequence[RecordedScore]) -> RecordedScore:

@@ -13,6 +13,7 @@ from typing import Any
 from apportion.accounting.interpretation import profile_of_pair
 from apportion.events import Adjacency
 from apportion.publication import HYPERPARAMETERS_IN_WORDS, NOT_DECLARED
+from apportion.scores import deviation, scores
 
 ADJACENCY_IN_WORDS: dict[Adjacency, str] = {
     "add-remove": "one {unit} is added to the data or removed from it",
@@ -22,6 +23,7 @@ ADJACENCY_IN_WORDS: dict[Adjacency, str] = {
 _MARKUP = re.compile(r"([\\`*_\[\]|~#!])")
 _MOST_SHOWN = 400
 _MOST_VALUES = 6  # of a value that changes with the epoch
+_MOST_SCORES = 24
 _ASKED = ("pre-trained weights", "validation data")  # what a reader wants to know even if nobody said it
 
 
@@ -140,7 +142,8 @@ def evaluation_in_words(certificate: dict[str, Any]) -> str:
     """Noisy scores, each with the noise that it carries."""
     texts = [
         f"; and a noisy test score: about {e['right']} right and {e['wrong']} wrong answers on held-out records"
-        f"{accuracy_in_words(e)}, each count with Gaussian noise of standard deviation {e['sigma']:g}"
+        f"{accuracy_in_words(e)}, each count with Gaussian noise of standard deviation "
+        f"{deviation(e['sigma'], e.get('tables', {})):g}"
         for e in certificate["evaluations"]
     ]
     return "".join(texts)
@@ -190,6 +193,9 @@ def choice_in_words(certificate: dict[str, Any]) -> str:
 
 
 def accuracy_in_words(evaluation: dict[str, Any]) -> str:
+    if "tables" in evaluation:  # older evaluations keep their words
+        found = [f"{name} {score}" for name, score in scores(evaluation).items()][:_MOST_SCORES]
+        return f" ({', '.join(found)}; ± one standard error, noise included)" if found else ""
     accuracy = noisy_accuracy(evaluation)
     return "" if accuracy is None else f" (accuracy about {accuracy:.3g})"
 

@@ -140,9 +140,9 @@ class LedgerWriter:
     def append_release(self, weights: str) -> None:
         self._append("release", {"what": "final-weights", "weights": weights})
 
-    def append_evaluation(self, right: int, wrong: int) -> None:
+    def append_evaluation(self, right: int, wrong: int, tables: Mapping[str, Any]) -> None:
         """The noisy counts; the event that pays for them was appended just before."""
-        self._append("evaluation", {"right": right, "wrong": wrong})
+        self._append("evaluation", {"right": right, "wrong": wrong, "tables": dict(tables)})
 
     def _append(self, kind: str, body: Mapping[str, Any]) -> None:
         content = {"index": self._index, "previous": self._head, "kind": kind, "body": body}

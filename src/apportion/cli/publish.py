@@ -12,6 +12,7 @@ from apportion.described import table_of_run
 from apportion.errors import InvalidArgument, RunError
 from apportion.plain_words import words
 from apportion.publication import Hyperparameters, Publication, name_for
+from apportion.stages import PrivateEvaluation
 
 _STATED, _EXTRA = "Statements on the certificate", "Also"
 
@@ -112,5 +113,5 @@ def _with_the_model(run: Path, onnx: bool, sigma: float | None) -> Any:
     network, held_out = tabular.rebuilt(run)
     exported = publishing.export_released(run, network, (len(table.ranges),)) if onnx else None
     if sigma is not None:
-        publishing.evaluate(run, sigma, network, held_out())
+        publishing.evaluate(run, PrivateEvaluation(sigma=sigma), network, held_out(), on_top_of_the_plan=True)
     return exported

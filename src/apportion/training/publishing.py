@@ -8,12 +8,15 @@ from typing import NotRequired, TypedDict, Unpack
 import torch
 from safetensors.torch import load_file
 
+from apportion import ledger
 from apportion.bundle import files, write
 from apportion.certificate import Certificate
-from apportion.components.evaluation import evaluation_event, release_counts
+from apportion.components import evaluation
 from apportion.described import table_of_run
 from apportion.errors import IncompatibleModel, InvalidArgument
 from apportion.publication import Hyperparameters, Publication, name_for
+from apportion.stages import PrivateEvaluation
+from apportion.training import grid
 from apportion.training.onnx import export
 from apportion.training.tensors import Data, PrivateData
 
@@ -25,8 +28,9 @@ class PublishOptions(TypedDict):
     """`name`, `hyperparameters`, `earlier_runs`, `intended_use` and `license` are the publisher's statements.
 
     `model` is an object of the trained class, needed by `onnx` and `evaluate_privately`; its weights do not matter, those
-    that were released are used. `onnx` is the shape of one input. `evaluate_privately` is the noise multiplier of a test
-    score on `holdout`. `sign` is a private key file, `as_zip` also writes the bundle as one file.
+    that were released are used. `onnx` is the shape of one input. `evaluate_privately` is a test score on `holdout`, paid
+    for on top of the plan: its noise multiplier, or a `PrivateEvaluation`. `sign` is a private key file, `as_zip` also
+    writes the bundle as one file.
     """
 
     name: NotRequired[str]
@@ -36,7 +40,7 @@ class PublishOptions(TypedDict):
     license: NotRequired[str]
     model: NotRequired[torch.nn.Module]
     onnx: NotRequired[Sequence[int]]
-    evaluate_privately: NotRequired[float]
+    evaluate_privately: NotRequired[float | PrivateEvaluation]
     holdout: NotRequired[Data]
     sign: NotRequired[str | Path]
     as_zip: NotRequired[bool]
@@ -57,9 +61,10 @@ def publish(run: Path, to: Path, **options: Unpack[PublishOptions]) -> Certifica
     write.refuse_early(run, to, sign=sign, as_zip=as_zip, allow_unsafe=unsafe)
     shape = options.get("onnx")
     exported = None if shape is None else export_released(run, options.get("model"), shape)
-    sigma = options.get("evaluate_privately")
-    if sigma is not None:
-        evaluate(run, sigma, options.get("model"), options.get("holdout"))
+    asked = options.get("evaluate_privately")
+    if asked is not None:
+        component = asked if isinstance(asked, PrivateEvaluation) else PrivateEvaluation(sigma=asked)
+        evaluate(run, component, options.get("model"), options.get("holdout"), on_top_of_the_plan=True)
     return write.publish(
         run,
         to,
@@ -76,15 +81,28 @@ def export_released(run: Path, model: torch.nn.Module | None, input_shape: Seque
     return export(_released(run, model), input_shape)
 
 
-def evaluate(run: Path, sigma: float, model: torch.nn.Module | None, holdout: Data | None) -> None:
-    """Release noisy counts of right and wrong answers of the released weights on `holdout`; see `release_counts`."""
-    evaluation_event(sigma)  # refuses a noise multiplier that is none
+def evaluate(
+    run: Path,
+    component: PrivateEvaluation,
+    model: torch.nn.Module | None,
+    holdout: Data | None,
+    *,
+    on_top_of_the_plan: bool = False,
+) -> None:
+    """Release noisy tables of the answers of the released weights on `holdout`; see `components.evaluation`."""
     released = _released(run, model)
     if holdout is None:
         raise InvalidArgument("evaluate_privately needs holdout=(inputs, targets), records that were not trained on")
-    data = PrivateData.of(holdout, released)
-    right = _right_answers(released, data)
-    release_counts(run / files.LEDGER, run / LOCK, sigma, right, len(data) - right)
+    plan = ledger.read(run / files.LEDGER).plan
+    counts = _counted(released, PrivateData.of(holdout, released), component)
+    evaluation.release(
+        run / files.LEDGER,
+        run / LOCK,
+        component,
+        counts,
+        on_top_of_the_plan=on_top_of_the_plan,
+        normals=grid.whole_normals if getattr(plan, "noise", "float") == "grid" else None,
+    )
 
 
 def _released(run: Path, model: torch.nn.Module | None) -> torch.nn.Module:
@@ -99,16 +117,12 @@ def _released(run: Path, model: torch.nn.Module | None) -> torch.nn.Module:
     return loaded.eval()
 
 
-def _right_answers(model: torch.nn.Module, data: PrivateData) -> int:
-    """Records whose class has the highest score; a record with a score that is no number counts as wrong."""
+def _counted(model: torch.nn.Module, data: PrivateData, component: PrivateEvaluation) -> evaluation.Counts:
     if data.targets.is_floating_point() or data.targets.dim() != 1 or not len(data):
         raise InvalidArgument("a private score counts right answers: holdout targets must be class numbers, and some")
-    right = 0
     with torch.no_grad():
-        for start in range(0, len(data), _PIECE):
-            scores = model(data.inputs[start : start + _PIECE])
-            if scores.dim() != 2:
-                raise InvalidArgument(f"a private score needs one row of class scores per record, got {scores.dim()}-d")
-            correct = scores.argmax(1) == data.targets[start : start + _PIECE]
-            right += int((correct & torch.isfinite(scores).all(1)).sum())
-    return right
+        shape = model(data.inputs[:1]).shape
+        if len(shape) != 2:
+            raise InvalidArgument(f"a private score needs one row of class scores per record, got {len(shape)}-d")
+        scored = ((model(inputs).double().cpu().numpy(), t.cpu().numpy()) for inputs, t in data.in_order(_PIECE))
+        return evaluation.tables_of(scored, shape[1], component)
