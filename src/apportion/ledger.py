@@ -23,6 +23,7 @@ from apportion.errors import InvalidArgument, LedgerError, UnpricedEvent
 from apportion.events import Event, PoissonLaw
 from apportion.plan import NonPrivatePlan, TrainingPlan
 from apportion.selection_plan import RepeatRuns, SelectionPlan
+from apportion.units import Person
 
 FORMAT = 1
 START = "0" * 64
@@ -42,6 +43,10 @@ _BODY_FIELDS = {
 _OPTIONAL_FIELDS = {"event": {"component"}, "evaluation": {"tables"}}
 EVALUATION = "evaluation"  # the purpose of the event that pays for an evaluation
 MOST_COUNTED = 1 << 53
+NOT_FOR_PERSONS = (
+    "the plan protects persons, but scores, looks and components are priced for one record: none can be released beside "
+    "the training"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,6 +380,10 @@ def _checked_score(body: Mapping[str, Any], index: int, latest: int, scores: Seq
     return RecordedScore(slot=slot, score=score)
 
 
+def protects_persons(the_plan: RecordedPlan) -> bool:
+    return isinstance(the_plan, TrainingPlan | AdaptivePlan) and isinstance(the_plan.unit, Person)
+
+
 def _checked_event(
     body: Mapping[str, Any],
     index: int,
@@ -388,6 +397,8 @@ def _checked_event(
     except InvalidArgument as error:
         raise LedgerError(f"line {index}: {error}") from None
     slot = body["slot"]
+    if slot is None and protects_persons(the_plan):
+        raise LedgerError(f"line {index}: {NOT_FOR_PERSONS}")
     if slot is not None:
         if type(slot) is not int or slot != expected[0]:
             raise LedgerError(f"line {index}: takes slot {slot!r:.40}, but the next free slot is {expected[0]}")

@@ -10,7 +10,18 @@ from apportion import adaptive, canonical, durable, events, stages
 from apportion.adaptive import AdaptivePlan
 from apportion.errors import BudgetExhausted, RunError
 from apportion.events import Event
-from apportion.ledger import FORMAT, START, Choice, Randomness, RecordedPlan, intact_part, parse, seal
+from apportion.ledger import (
+    FORMAT,
+    NOT_FOR_PERSONS,
+    START,
+    Choice,
+    Randomness,
+    RecordedPlan,
+    intact_part,
+    parse,
+    protects_persons,
+    seal,
+)
 from apportion.plan import Noise, NonPrivatePlan, Slot
 from apportion.selection_plan import SelectionPlan
 from apportion.stages import Component
@@ -126,6 +137,8 @@ class LedgerWriter:
 
         It is paid for on top of a fixed plan; in an adaptive one it counts towards the cap.
         """
+        if protects_persons(self._plan):
+            raise RunError(NOT_FOR_PERSONS)
         if isinstance(self._plan, AdaptivePlan) and (
             self._plan.floor or not self._plan.admits(event, self._reserved())
         ):

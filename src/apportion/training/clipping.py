@@ -129,11 +129,16 @@ def flat_norms(gradients: Mapping[str, Tensor]) -> Tensor:
     return scale * torch.as_tensor(squares).sqrt()
 
 
-def clip_and_sum(per_example: PerExampleGradients, clip: float, clipping: Clipping = FLAT) -> ClippedSum:
+def clip_and_sum(
+    per_example: PerExampleGradients, clip: float, clipping: Clipping = FLAT, dtype: torch.dtype | None = None
+) -> ClippedSum:
+    """`dtype` is the precision in which the gradients were computed; their own, if it is not given."""
     gradients = per_example.gradients
     if isinstance(clipping, PerLayer):
-        return together({layer.label: _layer(gradients, layer) for layer in layers_of(gradients, clipping, clip)})
-    dtype = max((gradient.dtype for gradient in gradients.values()), key=RELATIVE_SLACK.__getitem__)
+        layers = layers_of(gradients, clipping, clip)
+        return together({layer.label: _layer(gradients, layer, dtype) for layer in layers})
+    if dtype is None:
+        dtype = max((gradient.dtype for gradient in gradients.values()), key=RELATIVE_SLACK.__getitem__)
     norms = flat_norms(gradients)
     factors = clip_factors(norms, aimed_at(clip, dtype), stability_of(clipping))
     sums = {}
@@ -143,6 +148,6 @@ def clip_and_sum(per_example: PerExampleGradients, clip: float, clipping: Clippi
     return ClippedSum(sums=sums, norms=norms, bound=stated_bound(clip, dtype))
 
 
-def _layer(gradients: Mapping[str, Tensor], layer: Layer) -> ClippedSum:
+def _layer(gradients: Mapping[str, Tensor], layer: Layer, dtype: torch.dtype | None) -> ClippedSum:
     own = {name: gradients[name] for name in layer.parameters}
-    return clip_and_sum(PerExampleGradients(gradients=own), layer.clip)
+    return clip_and_sum(PerExampleGradients(gradients=own), layer.clip, dtype=dtype)

@@ -12,6 +12,7 @@ It ends by itself when the plan's epochs are done; leaving the `with` block rele
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,6 +53,7 @@ def fit(
     progress: bool = True,
     seeded_for_research_only: int | None = None,
     resume: bool = False,
+    unit: Any = None,
 ) -> FinishedRun:
     """Train `model` in place as `plan` says, record every epoch in the run directory `out`, and release the weights.
 
@@ -66,6 +68,8 @@ def fit(
 
     A batch may be larger than memory: at most `max_physical_batch` examples are worked on at once, which changes nothing
     but rounding. If none is given, as many as `memory_limit` bytes hold; by default a quarter of the memory there is.
+
+    If the plan protects persons (`unit=Person()`), `unit` says whose each record is: one id per record.
 
     Ctrl-C finishes the epoch, saves and raises KeyboardInterrupt; `resume=True` continues the run.
     """
@@ -89,6 +93,7 @@ def fit(
         memory_limit=memory_limit,
         seeded_for_research_only=seeded_for_research_only,
         resume=resume,
+        unit=unit,
     )
     watcher: Watcher = Progress(plan) if progress else Silent()
     with run, watcher, PauseOnInterrupt() as pause:

@@ -11,13 +11,16 @@ from torch import Tensor
 from apportion._version import VERSION
 from apportion.adaptive import Plan
 from apportion.errors import DataError
+from apportion.ledger import NOT_FOR_PERSONS
 from apportion.plan import NonPrivatePlan
+from apportion.public import PaidLooks
 from apportion.training import compatibility, guard, memory
 from apportion.training.compatibility import OptimizerFactory
-from apportion.training.gradients import clipped_sum, trainable
+from apportion.training.gradients import clipped_sum, clipped_sum_of_units, trainable
 from apportion.training.guard import Guard
 from apportion.training.labels import check_labels
 from apportion.training.losses import PerExampleLoss, per_example
+from apportion.training.persons import Persons
 from apportion.training.preparation import Preparation
 from apportion.training.records import Records
 from apportion.training.self_test import self_test
@@ -34,6 +37,7 @@ class Ready:
     plan: Plan
     loss: PerExampleLoss
     records: Records
+    persons: Persons | None
     holdout: Records | None
     preparation: Preparation
     optimizer: torch.optim.Optimizer
@@ -54,14 +58,16 @@ def make_ready(
     declared: Mapping[str, str],
     max_physical_batch: int | None,
     memory_limit: int | None,
+    unit: Any,
     steering: Mapping[str, Any],
 ) -> Ready:
-    if not isinstance(plan, NonPrivatePlan) and isinstance(plan.unit, Person):
-        raise DataError("a plan that protects persons cannot be trained yet")
     compute = per_example(loss)
     records = PrivateData.of(data, model)
     held_out = None if holdout is None else PrivateData.of(holdout, model)
-    plan.batching.check_length(len(records), plan.examples)
+    persons = _persons(plan, records, unit)
+    if persons is not None and isinstance(steering.get("validation"), PaidLooks):
+        raise DataError(NOT_FOR_PERSONS)
+    plan.batching.check_length(len(records) if persons is None else len(persons), plan.examples)
     preparation = Preparation(model, loss, plan, records.like[0])
     compatibility.check_model(model, compute, *records.like)
     for name, part in (("data", records), ("holdout", held_out)):
@@ -69,7 +75,7 @@ def make_ready(
             check_labels(name, model, compute, records.like[0], part.targets)
     made = compatibility.make_optimizer(optimizer, model)
     if not isinstance(plan, NonPrivatePlan):
-        self_test(model, compute, made, *records.like, plan.noise, plan.clipping)
+        self_test(model, compute, made, *records.like, plan.noise, plan.clipping, plan.unit)
     at_once = memory.physical_batch(
         model, _work(model, compute, plan), records.like, most=max_physical_batch, limit=memory_limit
     )
@@ -79,6 +85,7 @@ def make_ready(
         plan=plan,
         loss=compute,
         records=records,
+        persons=persons,
         holdout=held_out,
         preparation=preparation,
         optimizer=made,
@@ -94,9 +101,31 @@ def make_ready(
     )
 
 
+def _persons(plan: Plan, records: Records, ids: Any) -> Persons | None:
+    unit = None if isinstance(plan, NonPrivatePlan) else plan.unit
+    if not isinstance(unit, Person):
+        if ids is not None:
+            raise DataError(
+                "unit= gives the persons of records, but the plan protects examples: plan with unit=Person()"
+            )
+        return None
+    if ids is None:
+        raise DataError("the plan protects persons: say whose each record is, unit=ids, one id per record")
+    if not records.keeps_order:
+        raise DataError(
+            "data that is read from disk in an order of its own cannot be told apart by persons: give tensors, arrays in "
+            "memory or a torch Dataset"
+        )
+    return Persons.of(ids, len(records), unit)
+
+
 def _work(model: torch.nn.Module, loss: PerExampleLoss, plan: Plan) -> Callable[[Tensor, Tensor], object]:
     """What a step does with one part of a batch."""
     if not isinstance(plan, NonPrivatePlan):
+        if isinstance(plan.unit, Person):
+            return lambda inputs, targets: clipped_sum_of_units(
+                model, loss, [(inputs, targets)], [1] * len(inputs), clip=1.0, clipping=plan.clipping
+            )
         return lambda inputs, targets: clipped_sum(model, loss, inputs, targets, clip=1.0, clipping=plan.clipping)
     parameters = list(trainable(model).values())
     return lambda inputs, targets: torch.autograd.grad(

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -18,7 +19,11 @@ class Records(ABC):
 
     An epoch asks for its batches once and in order. A batch is an iterable of parts of at most `at_once` records, at
     least one; an empty batch is one empty part. Parts are read when they are asked for, and perhaps only once.
+
+    `keeps_order` promises that a batch's records come in the order of its indices: only then is it known whose each is.
     """
+
+    keeps_order: ClassVar[bool] = False
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -34,6 +39,17 @@ class Records(ABC):
     @abstractmethod
     def in_order(self, at_once: int) -> Iterator[Part]:
         """All records, from the first to the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Units:
+    """How a batch's records make up its units: `sizes` consecutive ones each, their gradients averaged or added up."""
+
+    sizes: Indices
+    averaged: bool
+
+    def none(self) -> "Units":
+        return Units(sizes=self.sizes[:0], averaged=self.averaged)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from apportion.training.export import weights_file
 from apportion.training.finished import FinishedRun
 from apportion.training.metrics import EpochMetrics, score
 from apportion.training.ready import make_ready
-from apportion.training.records import Part
+from apportion.training.records import Part, Units
 from apportion.training.run_directory import RunDirectory
 from apportion.training.step import ordinary_step, step_in_parts
 from apportion.training.tensors import Data
@@ -48,11 +48,12 @@ class Run:
         memory_limit: int | None = None,
         seeded_for_research_only: int | None = None,
         resume: bool = False,
+        unit: Any = None,
         **steering: Any,
     ) -> None:
         """Everything that can be refused is refused here, before the run directory exists.
 
-        `max_physical_batch` and `memory_limit` are as in `fit`; `steering` is `validation`, `stop`, `scheduler`,
+        `unit`, `max_physical_batch` and `memory_limit` are as in `fit`; `steering` is `validation`, `stop`, `scheduler`,
         `scheduler_every`, `weights` and `averaging`, as there.
         """
         self._ready = make_ready(
@@ -65,6 +66,7 @@ class Run:
             declared=declared or {},
             max_physical_batch=max_physical_batch,
             memory_limit=memory_limit,
+            unit=unit,
             steering=steering,
         )
         self.directory = Path(out)
@@ -219,15 +221,22 @@ class Run:
         )
 
     def _batches(self, epoch: Epoch) -> Iterator[Batch]:
-        records = self._ready.records
-        drawn = self.plan.batching.at(epoch.index).draw(len(records), self._stream)
-        for parts in records.epoch(drawn, self._ready.at_once):
+        for batch in self._drawn(epoch):
             self._require_current(epoch)
             self._expire()
-            self._current = Batch(parts)
-            yield self._current
+            self._current = batch
+            yield batch
         self._require_current(epoch)
         self._expire()
+
+    def _drawn(self, epoch: Epoch) -> Iterator[Batch]:
+        ready, batching = self._ready, self.plan.batching.at(epoch.index)
+        if ready.persons is None:
+            for parts in ready.records.epoch(batching.draw(len(ready.records), self._stream), ready.at_once):
+                yield Batch(parts)
+        else:
+            for parts, units in ready.persons.epoch(ready.records, batching, ready.at_once, self._stream):
+                yield Batch(parts, units)
 
     def _require_current(self, epoch: Epoch) -> None:
         if epoch is not self._epoch:
@@ -236,8 +245,8 @@ class Run:
     def _expire(self) -> None:
         """A batch left unstepped becomes a noise-only step: its examples add nothing, the step still happens."""
         if self._current is not None:
-            self._current = None
-            self._step([self._ready.records.like])
+            units, self._current = self._current.units, None
+            self._step([self._ready.records.like], None if units is None else units.none())
 
     def step(self, batch: Batch) -> None:
         """Use up the batch: clip, add noise, update the parameters."""
@@ -246,9 +255,9 @@ class Run:
                 "this batch was stepped already, is not the latest one, or belongs to an epoch that is over"
             )
         self._current = None
-        self._step(batch.take())
+        self._step(batch.take(), batch.units)
 
-    def _step(self, parts: Iterable[Part]) -> None:
+    def _step(self, parts: Iterable[Part], units: Units | None) -> None:
         assert self._epoch is not None
         self._guard.before_step()
         ready, index = self._ready, self._epoch.index
@@ -262,6 +271,7 @@ class Run:
                 ready.loss,
                 ready.optimizer,
                 parts,
+                units=units,
                 clip=clip,
                 clipping=self.plan.clipping,
                 sigma=self._epoch.charged,

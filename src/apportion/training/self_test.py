@@ -24,6 +24,7 @@ from apportion.training.clipping import ClippedSum, clip_factors, stability_of
 from apportion.training.gradients import trainable
 from apportion.training.layers import Layer, layers_of
 from apportion.training.losses import PerExampleLoss
+from apportion.units import EXAMPLE, Person, Unit
 
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-2}  # of the clipping norm; a missing layer is off by much more
 _SIGMA = 3.0
@@ -39,6 +40,7 @@ def self_test(
     targets: Tensor,
     noise: Noise = "float",
     clipping: Clipping = FLAT,
+    unit: Unit = EXAMPLE,
 ) -> None:
     """Refuse, with the parameter's name, a run in which the private path misses a parameter or is by-passed.
 
@@ -49,7 +51,7 @@ def self_test(
         examples, labels = compatibility.random_examples(model, inputs, targets)
         reasons += _untracked(model, loss, examples, labels)
         if not reasons:
-            clipped, problems = _clipping(model, loss, examples, labels, clipping)
+            clipped, problems = _clipping(model, loss, examples, labels, clipping, unit)
             reasons += problems + _noise(clipped, noise)
         if not reasons:
             reasons += _update(model, optimizer, clipped)
@@ -110,7 +112,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _clipping(
-    model: torch.nn.Module, loss: PerExampleLoss, examples: Tensor, labels: Tensor, clipping: Clipping
+    model: torch.nn.Module, loss: PerExampleLoss, examples: Tensor, labels: Tensor, clipping: Clipping, unit: Unit
 ) -> tuple[ClippedSum, list[str]]:
     """The clipped sum of a step against one ordinary backward pass per example."""
     _switch_off_dropout(model)
@@ -118,7 +120,12 @@ def _clipping(
     gradients = [_gradient(model, loss, examples[i : i + 1], labels[i : i + 1]) for i in range(len(examples))]
     clip = max(float(_norms(gradients, trainable(model)).median()), 1e-6)
     before = {name: tensor.detach().clone() for name, tensor in _all_state(model)}
-    clipped = step.clipped_sum(model, loss, examples, labels, clip=clip, clipping=clipping)
+    if isinstance(unit, Person):
+        clipped = step.clipped_sum_of_units(
+            model, loss, [(examples, labels)], [1] * len(examples), clip=clip, clipping=clipping
+        )
+    else:
+        clipped = step.clipped_sum(model, loss, examples, labels, clip=clip, clipping=clipping)
     reasons = [
         f"{name} changes while gradients are computed, outside the private path"
         for name, tensor in _all_state(model)

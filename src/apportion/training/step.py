@@ -9,11 +9,20 @@ from apportion.clipping import FLAT, Clipping
 from apportion.plan import Noise
 from apportion.randomness import RandomStream
 from apportion.training.clipping import ClippedSum
-from apportion.training.gradients import clipped_sum, trainable
+from apportion.training.gradients import clipped_sum, clipped_sum_of_units, trainable
 from apportion.training.noise import PrivateGradient, add_noise
-from apportion.training.records import Part
+from apportion.training.records import Part, Units
 
-__all__ = ["add_noise", "assign", "clipped_sum", "ordinary_step", "private_step", "step_in_parts", "update"]
+__all__ = [
+    "add_noise",
+    "assign",
+    "clipped_sum",
+    "clipped_sum_of_units",
+    "ordinary_step",
+    "private_step",
+    "step_in_parts",
+    "update",
+]
 
 
 def private_step(
@@ -51,6 +60,7 @@ def step_in_parts(
     optimizer: torch.optim.Optimizer,
     parts: Iterable[Part],  # of one batch, at least one; each may be empty
     *,
+    units: Units | None = None,  # which records are whose; None: each is a unit by itself
     clip: float,
     clipping: Clipping = FLAT,
     sigma: float,
@@ -58,13 +68,18 @@ def step_in_parts(
     stream: RandomStream,
     noise: Noise = "float",
 ) -> ClippedSum:
-    """One step on a batch that comes in parts: examples are clipped in their part, noise is added once, to the whole sum.
+    """One step on a batch that comes in parts: units are clipped one by one, noise is added once, to the whole sum.
 
     Guarantees: what reaches the parameters is one Gaussian release of multiplier σ, the charged one (see
     `apportion.clipping`), and public constants, however the batch was split. The divisor is the nominal batch size:
     dividing by the realised one would reveal it.
     """
-    clipped = sum_over_parts(model, loss, parts, clip=clip, clipping=clipping)
+    if units is None:
+        clipped = sum_over_parts(model, loss, parts, clip=clip, clipping=clipping)
+    else:
+        clipped = clipped_sum_of_units(
+            model, loss, parts, units.sizes, clip=clip, clipping=clipping, averaged=units.averaged
+        )
     update(model, optimizer, add_noise(clipped, sigma, stream, noise), nominal_batch_size)
     return clipped
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ Data = tuple[Any, Any]
 class PrivateData(Records):
     """Sensitive throughout."""
 
+    keeps_order: ClassVar[bool] = True
     inputs: Tensor
     targets: Tensor
 

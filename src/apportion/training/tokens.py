@@ -6,7 +6,7 @@ from torch import Tensor
 
 from apportion.errors import BatchMisused
 from apportion.plan import Slot
-from apportion.training.records import Part, joined
+from apportion.training.records import Part, Units, joined
 
 
 class Batch:
@@ -15,10 +15,10 @@ class Batch:
     Looking at `inputs` or `targets` brings the whole batch into memory; a step alone does not.
     """
 
-    __slots__ = ("_kept", "_parts", "_used")
+    __slots__ = ("_kept", "_parts", "_units", "_used")
 
-    def __init__(self, parts: Iterable[Part]) -> None:
-        self._parts, self._used = parts, False
+    def __init__(self, parts: Iterable[Part], units: Units | None = None) -> None:
+        self._parts, self._units, self._used = parts, units, False
         self._kept: list[Part] | None = None
 
     @property
@@ -40,6 +40,11 @@ class Batch:
         """What a step uses up."""
         self._used = True
         return self._parts if self._kept is None else self._kept
+
+    @property
+    def units(self) -> Units | None:
+        """Of a batch of persons: whose its records are."""
+        return self._units
 
     @property
     def used(self) -> bool:

@@ -6,18 +6,21 @@ no rule near a model before it has reproduced autograd's own gradients there; `p
 always right.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from apportion.clipping import FLAT, Clipping
 from apportion.training.clipping import ClippedSum
+from apportion.training.gradients.by_unit import UnitSums
 from apportion.training.gradients.per_example import per_example_gradients, trainable
 from apportion.training.gradients.prepared import Preparation, Prepared
 
-__all__ = ["Prepared", "clipped_sum", "per_example_gradients", "prepare", "trainable"]
+__all__ = ["Prepared", "clipped_sum", "clipped_sum_of_units", "per_example_gradients", "prepare", "trainable"]
 
 # So that a loop over `clipped_sum` is as quick as one over `prepare`; an entry goes when its model goes.
 _PREPARATIONS: WeakKeyDictionary[torch.nn.Module, Preparation] = WeakKeyDictionary()
@@ -42,9 +45,38 @@ def clipped_sum(
     Guarantees: see `ClippedSum`. An example whose gradient is NaN or infinite adds nothing; with per-layer clipping that
     is said of every layer by itself.
     """
+    return _preparation(model).clipped_sum(model, loss, inputs, targets, clip, clipping)
+
+
+def clipped_sum_of_units(
+    model: torch.nn.Module,
+    loss: Callable[..., Tensor],
+    parts: Iterable[tuple[Tensor, Tensor]],
+    sizes: Sequence[int] | NDArray[np.int64],
+    *,
+    clip: float,
+    clipping: Clipping = FLAT,
+    averaged: bool = True,
+) -> ClippedSum:
+    """As `clipped_sum`, but what is clipped is the mean (or the sum) of the gradients of all records of a unit.
+
+    `parts` are inputs and targets of the records of one batch, in order, split anywhere; `sizes` says how many
+    consecutive records are the first unit's, the second's, and so on.
+
+    Guarantees: see `ClippedSum`, for units: a unit adds at most `clip`, whether it has no record or a thousand. A unit
+    with a record whose gradient is NaN or infinite adds nothing.
+    """
+    preparation = _preparation(model)
+    units = UnitSums(preparation.parameters, sizes, clip=clip, clipping=clipping, averaged=averaged)
+    for inputs, targets in parts:
+        preparation.add_to_units(units, model, loss, inputs, targets)
+    return units.result()
+
+
+def _preparation(model: torch.nn.Module) -> Preparation:
     preparation = _PREPARATIONS.get(model)
     if preparation is None or not preparation.fits(model):
         preparation = Preparation(model)
         if not preparation.holds_model:
             _PREPARATIONS[model] = preparation
-    return preparation.clipped_sum(model, loss, inputs, targets, clip, clipping)
+    return preparation

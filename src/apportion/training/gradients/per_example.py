@@ -74,6 +74,18 @@ def one_after_the_other(
     return PerExampleGradients(gradients={name: torch.stack([row[name] for row in rows]) for name in rows[0]})
 
 
+def gradients_by_examples(
+    model: torch.nn.Module, loss: PerExampleLoss, inputs: Tensor, targets: Tensor
+) -> PerExampleGradients:
+    """Vectorised where that is possible."""
+    try:
+        with slow_is_known():
+            return per_example_gradients(model, loss, inputs, targets)
+    except (RuntimeError, NotImplementedError):
+        # Recurrent kernels, reentrant checkpoints and control flow on values, for example, have no vectorised form.
+        return one_after_the_other(model, loss, inputs, targets)
+
+
 def clipped_sum_by_examples(
     model: torch.nn.Module, loss: PerExampleLoss, inputs: Tensor, targets: Tensor, clip: float, clipping: Clipping
 ) -> ClippedSum:
@@ -83,13 +95,7 @@ def clipped_sum_by_examples(
     total: ClippedSum | None = None
     for start in range(0, max(1, len(inputs)), at_once):
         rows = slice(start, start + at_once)
-        try:
-            with slow_is_known():
-                gradients = per_example_gradients(model, loss, inputs[rows], targets[rows])
-        except (RuntimeError, NotImplementedError):
-            # Recurrent kernels, reentrant checkpoints and control flow on values, for example, have no vectorised form.
-            gradients = one_after_the_other(model, loss, inputs[rows], targets[rows])
-        some = clip_and_sum(gradients, clip, clipping)
+        some = clip_and_sum(gradients_by_examples(model, loss, inputs[rows], targets[rows]), clip, clipping)
         total = some if total is None else total.plus(some)
     assert total is not None
     return total

@@ -3,8 +3,9 @@
 import warnings
 from collections.abc import Callable, Hashable, Mapping, MutableMapping
 from contextlib import nullcontext
+from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,8 +16,9 @@ from apportion.training.clipping import ClippedSum, stability_of
 from apportion.training.gradients.allocation import keep_freed_memory
 from apportion.training.gradients.attention import without_fast_path
 from apportion.training.gradients.by_layer import clip_and_sum_by_layer
-from apportion.training.gradients.per_example import clipped_sum_by_examples, trainable
-from apportion.training.gradients.pieces import Piece
+from apportion.training.gradients.by_unit import UnitSums
+from apportion.training.gradients.per_example import clipped_sum_by_examples, gradients_by_examples, trainable
+from apportion.training.gradients.pieces import Piece, in_chunks
 from apportion.training.gradients.proving import Recipe, prove
 from apportion.training.gradients.recording import Recorder, Site, replaced_forwards, without_gradients
 from apportion.training.gradients.registry import RuleDoesNotApply
@@ -26,6 +28,7 @@ from apportion.training.layers import layers_of
 from apportion.training.losses import PerExampleLoss, per_example
 
 Recipes = MutableMapping[Hashable, Recipe | None]
+R = TypeVar("R")
 
 
 class Preparation:
@@ -59,16 +62,38 @@ class Preparation:
         clip = _checks.positive("clip", clip)
         if inputs.shape[0] == 0:
             return self._of_pieces([], 0, clip, clipping)
-        compute = self._losses.get(loss)
-        if compute is None:
-            compute = self._losses[loss] = per_example(loss)
+        compute = self._per_example(loss)
         recipe = self._recipe(model, loss, compute, inputs, targets)
         if recipe is not None:
             try:
-                return self._by_rules(recipe, model, compute, inputs, targets, clip, clipping)
+                use = partial(self._of_pieces, clip=clip, clipping=clipping)
+                return self._by_rules(recipe, model, compute, inputs, targets, use)
             except RuleDoesNotApply:
                 pass  # this batch made the model do something else than what was proved
         return clipped_sum_by_examples(model, compute, inputs, targets, clip, clipping)
+
+    def add_to_units(
+        self, units: UnitSums, model: torch.nn.Module, loss: Callable[..., Tensor], inputs: Tensor, targets: Tensor
+    ) -> None:
+        """The next records of a batch, to the units they belong to."""
+        if inputs.shape[0] == 0:
+            return
+        compute = self._per_example(loss)
+        recipe = self._recipe(model, loss, compute, inputs, targets)
+        if recipe is not None:
+            try:
+                self._by_rules(recipe, model, compute, inputs, targets, units.add_pieces)
+                return
+            except RuleDoesNotApply:
+                pass  # raised before the first gradient is added
+        for rows in in_chunks(torch.arange(len(inputs)), units.at_once):
+            units.add(gradients_by_examples(model, compute, inputs[rows], targets[rows]).gradients, len(rows))
+
+    def _per_example(self, loss: Callable[..., Tensor]) -> PerExampleLoss:
+        compute = self._losses.get(loss)
+        if compute is None:
+            compute = self._losses[loss] = per_example(loss)
+        return compute
 
     def _recipe(
         self,
@@ -114,9 +139,8 @@ class Preparation:
         loss: PerExampleLoss,
         inputs: Tensor,
         targets: Tensor,
-        clip: float,
-        clipping: Clipping,
-    ) -> ClippedSum:
+        use: Callable[[list[Piece], int], R],
+    ) -> R:
         recorder = Recorder(len(inputs), recipe.layouts, recipe.changed_in_place, channels_last=recipe.channels_last)
         replacements = [(site.layer, noting(recorder, site)) for site in self.sites.values()]
         with without_gradients(self.parameters.values()), replaced_forwards(replacements), torch.enable_grad():
@@ -130,18 +154,16 @@ class Preparation:
         device = inputs.device.type
         in_full = torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
         with torch.no_grad(), in_full:
-            return self._clip_and_sum(recorder, list(gradients), clip, clipping)
+            return use(self._pieces(recorder, list(gradients)), len(inputs))
 
-    def _clip_and_sum(
-        self, recorder: Recorder, gradients: list[Tensor | None], clip: float, clipping: Clipping
-    ) -> ClippedSum:
+    def _pieces(self, recorder: Recorder, gradients: list[Tensor | None]) -> list[Piece]:
         """Empties recorder and gradients, so that each can be freed as soon as its layer's rule is done with it."""
         pieces: list[Piece] = []
         while recorder.calls:
             call, site = recorder.calls.pop(), self.sites[recorder.sites.pop()]
             own = [gradients.pop() for _ in call.edges][::-1]
             pieces += call.pieces(site, own, recorder.examples)
-        return self._of_pieces(pieces, recorder.examples, clip, clipping)
+        return pieces
 
     def _of_pieces(self, pieces: list[Piece], examples: int, clip: float, clipping: Clipping) -> ClippedSum:
         if isinstance(clipping, PerLayer):

@@ -1,0 +1,99 @@
+"""Gradients of units that consist of several records: added up, or averaged, and clipped as one.
+
+Per-record gradients are built a few records at a time and added up in float64; a unit is clipped when its last record
+has come, so a batch may be split anywhere, within a unit too.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from apportion.clipping import Clipping
+from apportion.errors import RunError
+from apportion.training.clipping import ClippedSum, PerExampleGradients, clip_and_sum
+from apportion.training.gradients.pieces import Piece, in_chunks
+from apportion.training.gradients.summation import ROWS_AT_ONCE, coarsest, instantiated
+
+
+class UnitSums:
+    """Takes the gradients of a batch's records in order; `sizes` says how many consecutive ones are each unit's.
+
+    Guarantees: those of `ClippedSum`, for units. Records of one unit touch that unit's sum only, so that NaN does not
+    spread. Sums are in float64; the stated bound is the one of the model's own precision, as for examples.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Tensor],
+        sizes: Sequence[int] | NDArray[np.int64],
+        *,
+        clip: float,
+        clipping: Clipping,
+        averaged: bool,
+    ) -> None:
+        self._parameters, self._clip, self._clipping, self._averaged = parameters, clip, clipping, averaged
+        self._sizes = torch.as_tensor(np.asarray(sizes, dtype=np.int64))
+        self._owners = torch.repeat_interleave(torch.arange(len(self._sizes)), self._sizes)
+        self._ends = torch.cumsum(self._sizes, 0)
+        self._seen = 0
+        self._unfinished: dict[str, Tensor] | None = None  # (1, *shape): the unit whose records have not all come
+        self._total: ClippedSum | None = None
+
+    @property
+    def at_once(self) -> int:
+        """How many records' gradients to build at a time."""
+        return max(1, ROWS_AT_ONCE // max(1, sum(parameter.numel() for parameter in self._parameters.values())))
+
+    def add_pieces(self, pieces: Sequence[Piece], records: int) -> None:
+        for rows in in_chunks(torch.arange(records), self.at_once):
+            self.add(instantiated(pieces, rows), len(rows))
+
+    def add(self, gradients: Mapping[str, Tensor], records: int) -> None:
+        """The next records, (records, *shape) for every parameter that they touch."""
+        owners = self._owners[self._seen : self._seen + records]
+        if len(owners) < records:
+            raise RunError(f"a batch holds more records than the {len(self._owners)} that its units have")
+        if not records:
+            return
+        first, last = int(owners[0]), int(owners[-1])
+        sums = {}
+        for name, parameter in self._parameters.items():
+            total = parameter.new_zeros((last - first + 1, *parameter.shape), dtype=torch.float64)
+            if name in gradients:
+                total.index_add_(0, (owners - first).to(total.device), gradients[name].double())
+            if self._unfinished is not None:
+                total[:1] += self._unfinished[name]
+            sums[name] = total
+        self._seen += records
+        complete = last - first + int(self._seen == int(self._ends[last]))
+        self._unfinished = None
+        if complete <= last - first:
+            self._unfinished = {name: total[-1:].clone() for name, total in sums.items()}
+        self._clip_units({name: total[:complete] for name, total in sums.items()}, first, complete)
+
+    def _clip_units(self, sums: Mapping[str, Tensor], first: int, units: int) -> None:
+        if not units:
+            return
+        if self._averaged:
+            sizes = self._sizes[first : first + units].clamp(min=1)
+            sums = {name: total / _column(sizes, total) for name, total in sums.items()}
+        some = self._clipped(sums)
+        self._total = some if self._total is None else self._total.plus(some)
+
+    def _clipped(self, sums: Mapping[str, Tensor]) -> ClippedSum:
+        dtype = coarsest([parameter.dtype for parameter in self._parameters.values()])
+        return clip_and_sum(PerExampleGradients(gradients=sums), self._clip, self._clipping, dtype)
+
+    def result(self) -> ClippedSum:
+        if self._seen != len(self._owners):
+            raise RunError(f"a batch's units have {len(self._owners)} records, but only {self._seen} came")
+        if self._total is None:
+            return self._clipped({name: p.new_zeros((0, *p.shape)) for name, p in self._parameters.items()})
+        return self._total
+
+
+def _column(sizes: Tensor, total: Tensor) -> Tensor:
+    return sizes.to(total).reshape(-1, *(1 for _ in total.shape[1:]))
