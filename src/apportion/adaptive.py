@@ -309,7 +309,7 @@ def best_order(
         return None
     if isinstance(sampled, Poisson):
         return order
-    event, delta = sampled.event(clipping.charged(schedule.sigma0 * schedule.decay)), budget.stated_delta
+    event, delta = sampled.at(0).event(clipping.charged(schedule.sigma0 * schedule.decay)), budget.stated_delta
     amplified = float(_divergence_caps(budget.epsilon, delta, np.array([order]))[0])
     amplified /= Renyi(adjacency).divergence(event, order)
     plain = GaussianFilter.of_budget(epsilon=budget.epsilon, delta=delta, adjacency=adjacency)

@@ -293,3 +293,24 @@ def test_explain_gives_attacker_rates_and_beliefs(apportion: Call, tmp_path: Pat
     assert data["posterior"][1]["posterior"] == pytest.approx(2.718281828 / 3.718281828)
     assert (tmp_path / "tradeoff.png").read_bytes()[:4] == b"\x89PNG"
     assert "at most" in apportion(*arguments)[1]
+
+
+def test_plan_compares_noise_with_signal(apportion: Call) -> None:
+    common = (*PLAN, "--sigma0", "8", "--examples", "60000", "--parameters", "10000")
+    data = as_json(apportion(*common, "--json"))
+    assert data["noise_to_signal"]["first"] == pytest.approx(8 * 100 / 600)
+    assert [entry["change"] for entry in data["alternatives"]] == ["batch × 2", "batch × 4", "epochs ÷ 2", "epochs × 2"]
+    code, out, _ = apportion(*common)
+    assert (code, "noise/signal" in out, "batch × 2" in out) == (0, True, True)
+    code, _, err = apportion(*PLAN, "--sigma0", "8", "--examples", "60000")
+    assert (code, "--parameters" in err) == (2, True)
+
+
+def test_a_dry_run_says_what_would_change_and_how_long_it_takes(apportion: Call) -> None:
+    data = as_json(apportion(*TRAIN, "--dry-run", "--json"))
+    assert data["compatible"]
+    assert data["parameters"] == 9 * 16 + 16 + 16 * 2 + 2
+    assert data["seconds"] > 0
+    assert all(entry["seconds"] > 0 for entry in data["alternatives"])
+    code, out, _ = apportion(*TRAIN, "--dry-run")
+    assert (code, "Nothing was spent" in out, "epochs ÷ 2" in out) == (0, True, True)

@@ -45,7 +45,7 @@ def show(plan: AdaptivePlan) -> None:
 
 def guarantee_in_words(plan: AdaptivePlan) -> str:
     guarantee = plan.guarantees(plan.delta)[0]
-    neighbours = ADJACENCY_IN_WORDS[plan.neighbours].format(unit="example")
+    neighbours = ADJACENCY_IN_WORDS[plan.neighbours].format(unit=plan.unit.kind)
     return (
         f"However the scores turn out, (ε, δ) = ({guarantee.epsilon:.5g}, {plan.delta:g}) holds by {guarantee.accountant} "
         f"accounting, where {neighbours}: certified is {_promise(plan)}, not what a run happens to spend."

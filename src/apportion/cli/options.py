@@ -22,7 +22,7 @@ from apportion.schedules import (
 BatchingKind = Literal["shuffle", "partition", "poisson"]
 ScheduleKind = Literal["uniform", "time", "exponential", "step", "polynomial", "validation"]
 
-_NOISE, _BATCHES, _BUDGET = "Noise", "Batching", "Budget"
+_NOISE, _BATCHES, _BUDGET, _SIGNAL = "Noise", "Batching", "Budget", "Noise against signal"
 VALIDATION = "Noise that follows public scores (--schedule validation)"
 
 BatchingOption = Annotated[
@@ -133,6 +133,19 @@ AdjacencyOption = Annotated[
         rich_help_panel=_BATCHES,
         show_default=False,
     ),
+]
+ModelExamplesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--examples",
+        help="Number of training records: with --parameters, shows how the noise compares with the signal.",
+        rich_help_panel=_SIGNAL,
+        show_default=False,
+    ),
+]
+ParametersOption = Annotated[
+    int | None,
+    typer.Option(help="Number of the model's trainable parameters.", rich_help_panel=_SIGNAL, show_default=False),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 PlotOption = Annotated[

@@ -5,7 +5,7 @@ from pathlib import Path
 from apportion import plan as plans
 from apportion.adaptive import AdaptivePlan, adaptive_plan
 from apportion.certificate import ADJACENCY_IN_WORDS
-from apportion.cli import adaptive, output
+from apportion.cli import adaptive, output, prospects
 from apportion.cli import options as o
 from apportion.plan import TrainingPlan
 from apportion.solver import Unknown, solve, unknown_of
@@ -32,6 +32,8 @@ def plan(
     order: o.OrderOption = None,
     epochs: o.EpochsOption = None,
     adjacency: o.AdjacencyOption = None,
+    examples: o.ModelExamplesOption = None,
+    parameters: o.ParametersOption = None,
     plot: o.PlotOption = None,
     as_json: o.JsonOption = False,
 ) -> None:
@@ -44,7 +46,11 @@ def plan(
 
     With --schedule validation the noise follows public scores under a cap, and nothing is solved: shown are the cap and
     how far it reaches.
+
+    With --examples and --parameters: how loud the noise is beside the signal, and what larger batches or other numbers of
+    epochs would change. How long it takes, `apportion train --dry-run` measures.
     """
+    prospects.require_both(examples, parameters)
     if schedule == "validation":
         decay_by_scores = o.validation_decay_of(
             sigma0, decay, period, sigma_end, threshold=threshold, average=average, every=every
@@ -57,10 +63,10 @@ def plan(
             floor=floor,
             order=order,
             adjacency=adjacency,
-            examples=1,
+            examples=examples or 1,
             clip=1.0,
         )
-        _show_adaptive(capped, plot, as_json)
+        _show_adaptive(capped, parameters, plot, as_json)
         return
     o.refuse_validation_options(schedule, threshold=threshold, average=average, every=every, floor=floor, order=order)
     noise = o.schedule_of(schedule, sigma0, decay, period, sigma_end)
@@ -71,28 +77,34 @@ def plan(
         schedule=noise,
         epochs=epochs,
         adjacency=adjacency,
-        examples=1,  # neither the number of examples nor the clipping norm changes what the noise costs
+        examples=examples or 1,  # neither this number nor the clipping norm changes what the noise costs
         clip=1.0,
     )
     if plot is not None:
         from apportion.report.figures import plot_noise
 
         plot_noise(found, plot)
+    rows = None if parameters is None else prospects.rows_of(found, parameters)
     if as_json:
-        output.print_json(as_data(found, solved))
-    else:
-        show(found, solved)
+        output.print_json({**as_data(found, solved), **({} if rows is None else prospects.as_data(rows))})
+        return
+    show(found, solved)
+    if rows is not None:
+        prospects.show(rows)
 
 
-def _show_adaptive(capped: AdaptivePlan, plot: Path | None, as_json: bool) -> None:
+def _show_adaptive(capped: AdaptivePlan, parameters: int | None, plot: Path | None, as_json: bool) -> None:
     if plot is not None:
         from apportion.report.figures import plot_courses
 
         plot_courses(capped, plot)
+    rows = None if parameters is None else prospects.rows_of(capped, parameters)
     if as_json:
-        output.print_json(adaptive.as_data(capped))
-    else:
-        adaptive.show(capped)
+        output.print_json({**adaptive.as_data(capped), **({} if rows is None else prospects.as_data(rows))})
+        return
+    adaptive.show(capped)
+    if rows is not None:
+        prospects.show(rows)
 
 
 def as_data(found: TrainingPlan, solved: Unknown | None) -> dict[str, object]:

@@ -10,7 +10,7 @@ import typer
 
 from apportion import settings as all_settings
 from apportion.adaptive import AdaptivePlan
-from apportion.cli import adaptive, output
+from apportion.cli import adaptive, output, prospects
 from apportion.cli import options as o
 from apportion.cli import plan as plan_verb
 from apportion.cli import train_options as t
@@ -164,18 +164,15 @@ def _guarantee_in_words(plan: Any) -> str:
 
 
 def _show_rehearsal(job: Any, as_json: bool) -> None:
-    found = _tabular().rehearse(job)
+    rows = [(found.change, found.signal, found.seconds) for found in _tabular().rehearse(job)]
+    seconds = rows[0][2]
     if as_json:
         plan = adaptive.as_data(job.plan) if _is_adaptive(job.plan) else plan_verb.as_data(job.plan, None)
-        output.print_json({**plan, **found})
+        output.print_json({**plan, **prospects.as_data(rows), "compatible": True, "seconds": seconds})
         return
     adaptive.show(job.plan) if _is_adaptive(job.plan) else plan_verb.show(job.plan, None)
-    ratio = found["noise_to_signal"]
-    output.out.print(
-        f"{found['parameters']} parameters. Noise per step: {ratio['first']:.3g} times the longest possible mean gradient "
-        f"at first, {ratio['last']:.3g} at last. About {found['seconds']:.1f} s of training. Nothing was spent.",
-        soft_wrap=True,
-    )
+    prospects.show(rows)
+    output.out.print(f"Training takes about {prospects.in_words(seconds)} on this machine. Nothing was spent.")
 
 
 def _show_finished(run: Path, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from apportion.training.finished import FinishedRun
 from apportion.training.frozen import ClassWeighted, Projection, Standardise
 from apportion.training.learning_rate import LinearThenConstant
 from apportion.training.loop import fit, start
+from apportion.training.rehearsal import Prospect, rehearse
 from apportion.training.run import Run
 from apportion.training.steering import EarlyStop
 from apportion.training.tokens import Batch, Epoch
@@ -18,9 +19,11 @@ __all__ = [
     "LinearThenConstant",
     "PaidLooks",
     "Projection",
+    "Prospect",
     "Public",
     "Run",
     "Standardise",
     "fit",
+    "rehearse",
     "start",
 ]

@@ -1,7 +1,6 @@
 """Training a small network on a table, as the command line does: settings in, run directory out."""
 
 import io
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from apportion import canonical, outlook, settings, solver
+from apportion import canonical, settings, solver
 from apportion.adaptive import AdaptivePlan, adaptive_plan
 from apportion.batching import from_json as batching_from_json
 from apportion.budget import Budget
@@ -27,14 +26,12 @@ from apportion.public import PaidLooks, Public
 from apportion.randomness import RandomStream
 from apportion.schedules import Schedule, ValidationDecay
 from apportion.settings import Settings
-from apportion.training import compatibility
+from apportion.training import compatibility, rehearsal
 from apportion.training.finished import FinishedRun
-from apportion.training.gradients import trainable
 from apportion.training.learning_rate import LinearThenConstant
 from apportion.training.loop import fit
-from apportion.training.losses import per_example
-from apportion.training.step import private_step
-from apportion.training.tensors import Data, PrivateData
+from apportion.training.rehearsal import Prospect
+from apportion.training.tensors import Data
 
 SETTINGS = settings.FILE
 HOLDOUT = "holdout.npy"
@@ -228,38 +225,10 @@ def rebuilt(run: Path) -> tuple[torch.nn.Sequential, Callable[[], Data]]:
     return network_of(table_model(chosen)), held_out
 
 
-def rehearse(job: Job) -> dict[str, Any]:
-    """What a run would be like: compatibility, noise against signal, time. Nothing is written or spent.
-
-    The steps that are timed run on random data with throw-away parameters.
-    """
-    model = network(job)
-    data = PrivateData.of((job.train.inputs, job.train.targets), model)
-    compatibility.check_model(model, per_example(LOSS), data.inputs, data.targets)
-    optimizer = compatibility.make_optimizer(optimizer_of(job), model)
-    size = max(1, round(job.plan.nominal_batch_size))
-    inputs = torch.randn((size, *data.inputs.shape[1:]))
-    targets = torch.zeros(size, dtype=torch.int64)
-    stream = RandomStream()
-    seconds = []
-    for _ in range(4):
-        started = time.perf_counter()
-        private_step(
-            model, LOSS, optimizer, inputs, targets,
-            clip=1.0, clipping=job.plan.clipping, sigma=1.0, nominal_batch_size=size, stream=stream,
-        )  # fmt: skip
-        seconds.append(time.perf_counter() - started)
-    parameters = sum(parameter.numel() for parameter in trainable(model).values())
-    sigmas = [job.plan.clipping.charged(sigma) for sigma in outlook.foreseen_sigmas(job.plan)]
-    batchings = [job.plan.batching.at(epoch) for epoch in range(len(sigmas))]
-    sizes = [batching.nominal_batch_size(job.plan.examples) for batching in batchings]
-    ratios = [sigma * parameters**0.5 / size for sigma, size in zip(sigmas, sizes, strict=True)]
-    return {
-        "parameters": parameters,
-        "compatible": True,
-        "noise_to_signal": {"first": ratios[0], "last": ratios[-1]},
-        "seconds": min(seconds) * sum(batching.steps for batching in batchings[: job.plan.epochs]),
-    }
+def rehearse(job: Job) -> tuple[Prospect, ...]:
+    """The plan as it is, and what would change it. Nothing is written or spent."""
+    data = (job.train.inputs, job.train.targets)
+    return rehearsal.rehearse(network(job), data, job.plan, loss=LOSS, optimizer=optimizer_of(job))
 
 
 def _scored_data(job: Job) -> str:
