@@ -187,18 +187,8 @@ class SelectionPlan:
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
         """Choosing and, if the winner is trained again, that. Each is recorded before any of it happens."""
-        retraining = [_training_event(c.retraining) for c in self.candidates if c.retraining is not None]
-        chosen = [self._choice_event, *([one_of(retraining)] if retraining else [])]
-        return tuple(Slot(index=index, sigma=0.0, charged=0.0, event=event) for index, event in enumerate(chosen))
-
-    @property
-    def _choice_event(self) -> Event:
-        trials = [_training_event(candidate.trial) for candidate in self.candidates]
-        if isinstance(self.method, SplitParts):
-            choice = ExponentialMechanism(epsilon=self.method.epsilon, counts=True)
-            return DisjointParts(parts=(*trials, choice))
-        score = GaussianRelease(sigma=self.method.sigma, replace_one=math.sqrt(2), purpose=PURPOSE)
-        return RepeatAndSelect(base=DisjointParts(parts=(one_of(trials), score)), runs=self.method.runs)
+        found = slot_events(self.method, self.candidates)
+        return tuple(Slot(index=index, sigma=0.0, charged=0.0, event=event) for index, event in enumerate(found))
 
     @property
     def event(self) -> Event:
@@ -235,6 +225,21 @@ class SelectionPlan:
             "adjacency": self.adjacency,
             "unit": "example",
         }
+
+
+def slot_events(method: Method, candidates: Sequence[Candidate]) -> tuple[Event, ...]:
+    """What choosing by this method is, and training the winner again, whichever it will be."""
+    trials = [_training_event(candidate.trial) for candidate in candidates]
+    again = [_training_event(candidate.retraining) for candidate in candidates if candidate.retraining is not None]
+    return (_choice_event(method, trials), *([one_of(again)] if again else []))
+
+
+def _choice_event(method: Method, trials: Sequence[Event]) -> Event:
+    """In both methods a record is either trained on or scored, by a coin, so that the dearer of the two is paid."""
+    if isinstance(method, SplitParts):
+        return DisjointParts(parts=(*trials, ExponentialMechanism(epsilon=method.epsilon, counts=True)))
+    score = GaussianRelease(sigma=method.sigma, replace_one=math.sqrt(2), purpose=PURPOSE)
+    return RepeatAndSelect(base=DisjointParts(parts=(one_of(trials), score)), runs=method.runs)
 
 
 def one_of(options: Sequence[Event]) -> Event:

@@ -227,20 +227,20 @@ def _guided(
     end: float,
     tolerance: float,
 ) -> tuple[float, float]:
-    """`_dearest_admitted` of the exact cost, with the rough one showing the way: their ratio hardly changes."""
+    """`dearest_admitted` of the exact cost, with the rough one showing the way: their ratio hardly changes."""
     aim = limit
     for _ in range(4):
-        found, _ = _dearest_admitted(rough, aim, start, end, tolerance / 4)
+        found, _ = dearest_admitted(rough, aim, start, end, tolerance / 4)
         spent = exact(found)
         if (1 - tolerance) * limit <= spent <= limit:
             return found, spent
         if not 0 < spent < math.inf:
             break
         aim *= (1 - tolerance / 2) * limit / spent
-    return _dearest_admitted(exact, limit, start, end, tolerance)
+    return dearest_admitted(exact, limit, start, end, tolerance)
 
 
-def _dearest_admitted(
+def dearest_admitted(
     cost: Callable[[float], float], limit: float, low: float, end: float, tolerance: float
 ) -> tuple[float, float]:
     """The position up to `end` whose cost is as near below the limit as the tolerance asks, and that cost.

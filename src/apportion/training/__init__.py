@@ -7,12 +7,15 @@ from apportion.training.learning_rate import LinearThenConstant
 from apportion.training.loop import fit, start
 from apportion.training.rehearsal import Prospect, rehearse
 from apportion.training.run import Run
+from apportion.training.selecting import select
 from apportion.training.steering import EarlyStop
 from apportion.training.tokens import Batch, Epoch
+from apportion.training.trials import Configuration
 
 __all__ = [
     "Batch",
     "ClassWeighted",
+    "Configuration",
     "EarlyStop",
     "Epoch",
     "FinishedRun",
@@ -25,5 +28,6 @@ __all__ = [
     "Standardise",
     "fit",
     "rehearse",
+    "select",
     "start",
 ]
