@@ -1,7 +1,7 @@
 """The settings of a training run on a table: a TOML file, overruled by command-line options, checked all at once."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -170,9 +170,12 @@ def from_json(data: Mapping[str, Any]) -> Settings:
     return Settings(**values)
 
 
-def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
-    """The file's settings, overruled by `overrides`; every unknown or misshapen key is reported together."""
-    values: dict[str, Any] = {} if path is None else _read(path)
+def load(path: Path | None, overrides: Mapping[str, Any], besides: Collection[str] = ()) -> Settings:
+    """The file's settings, overruled by `overrides`; every unknown or misshapen key is reported together.
+
+    Sections in `besides` are somebody else's to read.
+    """
+    values: dict[str, Any] = {} if path is None else _read(path, besides)
     values |= {name: value for name, value in overrides.items() if value is not None and value != {} and value != ()}
     for name in ("data", "data_dir", "public_validation"):  # a path in the file is meant from where the file lies
         if path is not None and values.get(name, TEST_PART) != TEST_PART and overrides.get(name) is None:
@@ -195,22 +198,27 @@ def parse_ranges(texts: list[str]) -> dict[str, tuple[float, float]]:
     return ranges
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError([f"cannot read the configuration {path}: {error.strerror}"]) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path}: {error}"]) from error
+
+
+def _read(path: Path, besides: Collection[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     problems: list[str] = []
-    for section, keys in content.items():
+    for section, keys in read_toml(path).items():
+        if section in besides:
+            continue
         if section == "features":
             _read_features(keys, values, problems)
         elif section not in SECTIONS or not isinstance(keys, dict):
             problems.append(f"[{section}] is not a section; known: {', '.join([*SECTIONS, 'features'])}")
         else:
-            _read_section(section, keys, values, problems)
+            read_section(section, keys, values, problems)
     if problems:
         raise ConfigError([f"{path}: {problem}" for problem in problems])
     return values
@@ -226,7 +234,7 @@ def _read_features(keys: Any, values: dict[str, Any], problems: list[str]) -> No
     values["ranges"] = ranges
 
 
-def _read_section(section: str, keys: dict[str, Any], values: dict[str, Any], problems: list[str]) -> None:
+def read_section(section: str, keys: dict[str, Any], values: dict[str, Any], problems: list[str]) -> None:
     known = SECTIONS[section]
     for key, value in keys.items():
         if key not in known:

@@ -159,8 +159,7 @@ def network_of(table: TableModel) -> torch.nn.Sequential:
     return torch.nn.Sequential(*layers[:-1])
 
 
-def optimizer_of(job: Job) -> compatibility.OptimizerFactory:
-    chosen = job.settings
+def optimizer_of(chosen: Settings) -> compatibility.OptimizerFactory:
     if chosen.optimizer == "adam":
         if chosen.momentum:
             raise InvalidArgument("momentum belongs to sgd; adam has its own")
@@ -168,8 +167,7 @@ def optimizer_of(job: Job) -> compatibility.OptimizerFactory:
     return lambda parameters: torch.optim.SGD(parameters, lr=chosen.lr, momentum=chosen.momentum)
 
 
-def learning_rate_of(job: Job) -> LinearThenConstant | None:
-    chosen = job.settings
+def learning_rate_of(chosen: Settings) -> LinearThenConstant | None:
     if chosen.lr_end is None or chosen.lr_epochs is None:
         return None
     return LinearThenConstant(end=chosen.lr_end, over=chosen.lr_epochs)
@@ -188,8 +186,8 @@ def train_job(
         (job.train.inputs, job.train.targets),
         job.plan,
         loss=LOSS,
-        optimizer=optimizer_of(job),
-        scheduler=learning_rate_of(job),
+        optimizer=optimizer_of(job.settings),
+        scheduler=learning_rate_of(job.settings),
         weights="last" if job.settings.average_weights is None else "averaged",
         averaging=job.settings.average_weights,
         max_physical_batch=job.settings.max_physical_batch,
@@ -228,7 +226,7 @@ def rebuilt(run: Path) -> tuple[torch.nn.Sequential, Callable[[], Data]]:
 def rehearse(job: Job) -> tuple[Prospect, ...]:
     """The plan as it is, and what would change it. Nothing is written or spent."""
     data = (job.train.inputs, job.train.targets)
-    return rehearsal.rehearse(network(job), data, job.plan, loss=LOSS, optimizer=optimizer_of(job))
+    return rehearsal.rehearse(network(job), data, job.plan, loss=LOSS, optimizer=optimizer_of(job.settings))
 
 
 def _scored_data(job: Job) -> str:
