@@ -1,6 +1,7 @@
 """All experiments, in the order of the page."""
 
 from apportion.errors import InvalidArgument
+from experiments import cancer
 from experiments.accounting import (
     batches,
     conjectured_bound,
@@ -21,6 +22,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     conjectured_bound.EXPERIMENT,
     schedules.EXPERIMENT,
     decay_rates.EXPERIMENT,
+    cancer.EXPERIMENT,
 )
 
 

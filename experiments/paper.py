@@ -39,3 +39,9 @@ BATCHES_OF_ONE = {
     "tf.estimator.inputs.numpy_input_fn": "[5],[1],[4],[9],[8],[3],[7],[2],[6],[0]",
     "random sampling with prob=0.1": "[2],[1 7],[],[4 5],[],[7],[5 7 9],[],[1],[1 3 7]",
 }
+
+# Section "Results on other datasets": points of accuracy over uniform noise, and share of the gap to non-private training.
+CANCER = {
+    "exponential": {"points": "about 3", "share": "70 %"},
+    "validation": {"points": "about 1.8"},
+}

@@ -1,0 +1,104 @@
+"""One training run through the real trainer and its ledger, watched from outside: accuracy after every epoch."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from apportion import ledger
+from apportion.adaptive import AdaptivePlan, Plan
+from apportion.bundle.files import LEDGER
+from apportion.events import Composed
+from apportion.plan import NonPrivatePlan, rho_of
+from experiments.experiment import Result
+
+if TYPE_CHECKING:
+    import torch
+
+Data = tuple[Any, Any]
+_PIECE = 10_000
+
+
+def why_not() -> str | None:
+    """What training needs and this machine lacks, if anything."""
+    from importlib.util import find_spec
+
+    return None if find_spec("torch") else "training needs torch: pip install 'apportion[train]'"
+
+
+def accuracy(model: "torch.nn.Module", data: Data) -> float:
+    import torch
+
+    inputs, targets = data
+    right = 0
+    with torch.no_grad():
+        for start in range(0, len(inputs), _PIECE):
+            outputs = model(inputs[start : start + _PIECE])
+            right += int((outputs.argmax(1) == targets[start : start + _PIECE]).sum())
+    return round(right / len(inputs), 6)
+
+
+def tensors(inputs: np.ndarray, targets: np.ndarray) -> Data:
+    import torch
+
+    return torch.as_tensor(inputs, dtype=torch.float32), torch.as_tensor(targets)
+
+
+def train(
+    model: "torch.nn.Module",
+    data: Data,
+    plan: Plan,
+    *,
+    learning_rate: float,
+    out: Path,
+    watched: Mapping[str, Data],
+    public: Data | None = None,
+    before: Callable[["torch.nn.Module"], None] = lambda model: None,
+) -> Result:
+    """Accuracy on each of `watched` after each epoch (nothing depends on it), and what the ledger says was spent.
+
+    `public` is what an adaptive plan is steered by.
+    """
+    import torch
+
+    from apportion.training import Public, start
+
+    curves: dict[str, list[float]] = {name: [] for name in watched}
+    with start(
+        model,
+        data,
+        plan,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=learning_rate),
+        loss=torch.nn.functional.cross_entropy,
+        out=out,
+        **({} if public is None else {"validation": Public(public)}),
+    ) as run:
+        before(model)
+        for epoch in run:
+            for batch in epoch:
+                run.step(batch)
+            for name, watching in watched.items():
+                curves[name].append(accuracy(model, watching))
+    return {**curves, **spent(plan, out)}
+
+
+def spent(plan: Plan, out: Path) -> Result:
+    """ρ of what was recorded, and what is certified; of an adaptive plan that is its cap."""
+    recorded = ledger.read(out / LEDGER)
+    slots = [event.event for event in recorded.events if event.slot is not None]
+    if isinstance(plan, NonPrivatePlan):
+        return {"epochs": len(slots)}
+    from apportion.certificate import certify
+
+    certificate = certify(recorded)
+    events = Composed(events=tuple(event.event for event in recorded.events))
+    return {
+        "epochs": len(slots),
+        "sigmas": [round(event.sigma, 6) for event in slots] if isinstance(plan, AdaptivePlan) else None,
+        "rho": rho_of(events, certificate.adjacency),
+        "rho_certified": certificate.to_json()["rho"],
+        "epsilon": certificate.epsilon,
+        "adjacency": certificate.adjacency,
+        "accountant": certificate.guarantee.accountant,
+    }
