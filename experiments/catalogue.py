@@ -1,7 +1,7 @@
 """All experiments, in the order of the page."""
 
 from apportion.errors import InvalidArgument
-from experiments import cancer
+from experiments import accountings, cancer, mnist_tables
 from experiments.accounting import (
     batches,
     conjectured_bound,
@@ -23,6 +23,9 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     schedules.EXPERIMENT,
     decay_rates.EXPERIMENT,
     cancer.EXPERIMENT,
+    mnist_tables.AS_WORDED,
+    mnist_tables.HONEST,
+    accountings.EXPERIMENT,
 )
 
 

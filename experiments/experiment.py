@@ -55,7 +55,8 @@ class Experiment:
     """`rows(quick)` in the order of their importance: all get their first trial before any gets its second.
 
     `compute` gets one row's settings and a scratch directory of its own. `missing` says what this machine lacks, if
-    anything. Quick rows show that the experiment works; a row that both lists share must give the same numbers.
+    anything, and `absent` which data is not there yet and would be downloaded. Quick rows show that the experiment works;
+    a row that both lists share must give the same numbers.
     """
 
     name: str
@@ -65,3 +66,4 @@ class Experiment:
     compute: Callable[[Settings, Path], Result]
     report: Callable[[Sequence[Record]], Report]
     missing: Callable[[], str | None] = always_possible
+    absent: Callable[[], str | None] = always_possible

@@ -1,6 +1,6 @@
 """One training run through the real trainer and its ledger, watched from outside: accuracy after every epoch."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,11 +54,12 @@ def train(
     out: Path,
     watched: Mapping[str, Data],
     public: Data | None = None,
-    before: Callable[["torch.nn.Module"], None] = lambda model: None,
+    frozen: int = 0,
 ) -> Result:
     """Accuracy on each of `watched` after each epoch (nothing depends on it), and what the ledger says was spent.
 
-    `public` is what an adaptive plan is steered by.
+    `public` is what an adaptive plan is steered by. The first `frozen` layers do not change: what is watched passes them
+    once.
     """
     import torch
 
@@ -74,12 +75,14 @@ def train(
         out=out,
         **({} if public is None else {"validation": Public(public)}),
     ) as run:
-        before(model)
+        head, rest = (model[:frozen], model[frozen:]) if frozen else (torch.nn.Identity(), model)
+        with torch.no_grad():
+            passed = {name: (head(inputs), targets) for name, (inputs, targets) in watched.items()}
         for epoch in run:
             for batch in epoch:
                 run.step(batch)
-            for name, watching in watched.items():
-                curves[name].append(accuracy(model, watching))
+            for name, watching in passed.items():
+                curves[name].append(accuracy(rest, watching))
     return {**curves, **spent(plan, out)}
 
 

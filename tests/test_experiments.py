@@ -36,7 +36,7 @@ def test_no_committed_trial_is_of_other_settings_or_counted_twice(experiment: Ex
 
 @EXPERIMENTS
 def test_the_quick_version_runs_on_a_fresh_clone(experiment: Experiment, tmp_path: Path) -> None:
-    reason = experiment.missing()
+    reason = experiment.missing() or experiment.absent()
     if reason is not None:
         pytest.skip(reason)
     assert main(["run", experiment.name, "--quick", "--out", str(tmp_path)]) == 0
