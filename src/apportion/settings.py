@@ -4,22 +4,26 @@ import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from apportion import _checks
+from apportion import _checks, by_epoch, clipping
+from apportion.by_epoch import ByEpoch
+from apportion.clipping import FLAT, Automatic, Clipping, LayerNoise, PerLayer
 from apportion.data.named import NAMED
 from apportion.errors import ConfigError, InvalidArgument
+from apportion.units import EXAMPLE, Person, PersonGradient, Unit
 
 # TOML section → its keys and the fields they set. [features] is free-form: column = [low, high].
 SECTIONS: Mapping[str, Mapping[str, str]] = {
     "data": {"dataset": "dataset", "directory": "data_dir", "file": "data", "holdout": "holdout", "ignore": "ignore"},
     "target": {"column": "target", "classes": "classes"},
+    "unit": {"column": "unit", "records": "records_per_unit", "gradient": "unit_gradient"},
     "budget": {"rho": "rho", "epsilon": "epsilon", "delta": "delta"},
     "plan": {
         name: name
         for name in (
             "examples", "batching", "batches", "rate", "schedule", "sigma0", "decay", "period", "sigma_end", "epochs",
-            "spare_epochs", "clip", "noise", "threshold", "average", "every", "floor", "order",
+            "spare_epochs", "clip", "clipping", "layer_noise", "noise", "threshold", "average", "every", "floor", "order",
         )
     },
     "validation": {"file": "public_validation", "pay_per_look": "pay_per_look"},
@@ -35,6 +39,7 @@ FILE = "settings.json"  # in a run directory: private, because it names the data
 DATASETS = tuple(NAMED)
 NOISES = ("float", "grid")
 TEST_PART = "test"  # of a named data set, declared public, instead of a file
+_BY_EPOCH = ("batches", "rate", "clip")  # may change with the epoch
 _SCORE_OPTIONS = ("threshold", "average", "every", "floor", "order")
 ACTIVATIONS = ("relu", "tanh")
 OPTIMIZERS = ("sgd", "adam")
@@ -57,8 +62,8 @@ class Settings:
     delta: float | None = None
     examples: int | None = None
     batching: str = "partition"
-    batches: int | None = None
-    rate: float | None = None
+    batches: int | ByEpoch[int] | None = None
+    rate: float | ByEpoch[float] | None = None
     schedule: str = "uniform"
     sigma0: float | None = None
     decay: float | None = None
@@ -73,7 +78,12 @@ class Settings:
     pay_per_look: float | None = None
     epochs: int | None = None
     spare_epochs: int = 0
-    clip: float = 1.0
+    clip: float | ByEpoch[float] = 1.0
+    clipping: str = "flat"
+    layer_noise: LayerNoise | None = None
+    unit: str | None = None
+    records_per_unit: int | None = None
+    unit_gradient: PersonGradient | None = None
     noise: str = "float"
     hidden: tuple[int, ...] = (16,)
     activation: str = "tanh"
@@ -87,7 +97,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         problems = [problem for check in self._checks() if (problem := _problem(check))]
-        problems += self._source_problems() + self._validation_problems()
+        problems += self._source_problems() + self._validation_problems() + self._unit_problems()
+        if self.layer_noise is not None and self.clipping != PerLayer.kind:
+            problems.append("layer_noise belongs to --clipping per-layer")
         if (self.lr_end is None) != (self.lr_epochs is None):
             problems.append(
                 "lr_end and lr_epochs belong together: the learning rate falls to lr_end over lr_epochs epochs"
@@ -99,6 +111,12 @@ class Settings:
         return [
             lambda: self.dataset is None or _checks.choice("dataset", self.dataset, DATASETS),
             lambda: _checks.choice("noise", self.noise, NOISES),
+            lambda: _checks.choice("clipping", self.clipping, clipping.KINDS),
+            lambda: self.layer_noise is None or _checks.choice("layer_noise", self.layer_noise, get_args(LayerNoise)),
+            lambda: (
+                self.unit_gradient is None or _checks.choice("gradient", self.unit_gradient, get_args(PersonGradient))
+            ),
+            lambda: self.records_per_unit is None or _checks.count("records", self.records_per_unit),
             lambda: _checks.choice("activation", self.activation, ACTIVATIONS),
             lambda: _checks.choice("optimizer", self.optimizer, OPTIMIZERS),
             lambda: _checks.positive("lr", self.lr),
@@ -132,6 +150,19 @@ class Settings:
             problems.append("features: declare each feature's range (--range name=LOW:HIGH, or [features])")
         return problems
 
+    def _unit_problems(self) -> list[str]:
+        if self.unit is None:
+            given = [name for name in ("records_per_unit", "unit_gradient") if getattr(self, name) is not None]
+            return [f"{name} belongs to --unit COLUMN, which says whose each record is" for name in given]
+        problems = []
+        if self.dataset is not None:
+            problems.append(f"unit: --dataset {self.dataset} names no persons; --unit COLUMN belongs to --data FILE")
+        if self.unit == self.target or self.unit in self.ranges:
+            problems.append(f"unit: the column {self.unit} names persons, so it is neither target nor feature")
+        if self.pay_per_look is not None:
+            problems.append("unit: looks are priced for one record, not for a person; use --public-validation")
+        return problems
+
     def _validation_problems(self) -> list[str]:
         sources = [name for name in ("public_validation", "pay_per_look") if getattr(self, name) is not None]
         if self.schedule != "validation":
@@ -161,11 +192,24 @@ class Settings:
     def to_json(self) -> dict[str, Any]:
         """Ranges as a list, because their order is the order of the network's inputs, and objects are written sorted."""
         ranges = [[name, low, high] for name, (low, high) in self.ranges.items()]
-        return {**asdict(self), "ranges": ranges}
+        values = {name: by_epoch.to_json(getattr(self, name)) for name in _BY_EPOCH}
+        return {**asdict(self), **values, "ranges": ranges}
+
+    def to_clipping(self) -> Clipping:
+        """Of the network that these settings describe."""
+        if self.clipping == PerLayer.kind:
+            return PerLayer(layers=len(self.hidden) + 1, noise=self.layer_noise or "scaled")
+        return Automatic() if self.clipping == Automatic.kind else FLAT
+
+    def to_unit(self) -> Unit:
+        if self.unit is None:
+            return EXAMPLE
+        return Person(gradient=self.unit_gradient or "mean", most_records=self.records_per_unit)
 
 
 def from_json(data: Mapping[str, Any]) -> Settings:
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    values |= {name: by_epoch.from_json(data[name]) for name in _BY_EPOCH if name in data}
     values["ranges"] = {name: (low, high) for name, low, high in data["ranges"]}
     return Settings(**values)
 
@@ -242,6 +286,9 @@ def read_section(section: str, keys: dict[str, Any], values: dict[str, Any], pro
             continue
         name = known[key]
         expected = _expected_type(name)
+        if name in _BY_EPOCH and isinstance(value, dict):
+            _read_by_epoch(f"[{section}] {key}", name, value, values, problems)
+            continue
         if expected is tuple:
             if not isinstance(value, list):
                 problems.append(f"[{section}] {key} must be a list, got {value!r}")
@@ -253,9 +300,22 @@ def read_section(section: str, keys: dict[str, Any], values: dict[str, Any], pro
         values[name] = value
 
 
+def _read_by_epoch(
+    where: str, name: str, entries: Mapping[str, Any], values: dict[str, Any], problems: list[str]
+) -> None:
+    """`{0 = 100, 20 = 50}`: first epoch = value."""
+    if not all(start.isdecimal() and _fits(value, _expected_type(name)) for start, value in entries.items()):
+        problems.append(f"{where} must be a number, or first epochs with their numbers, like {{0 = 100, 20 = 50}}")
+        return
+    try:
+        values[name] = ByEpoch({int(start): value for start, value in entries.items()})
+    except InvalidArgument as error:
+        problems.append(f"{where}: {error}")
+
+
 def _expected_type(name: str) -> type:
     annotation = str(next(f.type for f in fields(Settings) if f.name == name))
-    for text, kind in (("tuple", tuple), ("str", str), ("int", int), ("float", float)):
+    for text, kind in (("Literal", str), ("tuple", tuple), ("str", str), ("int", int), ("float", float)):
         if text in annotation:
             return kind
     raise AssertionError(annotation)

@@ -54,7 +54,7 @@ def account(
     noise = o.schedule_of(schedule, sigma0, decay, period, sigma_end)
     if noise.unknowns():
         raise InvalidArgument(f"--{noise.unknowns()[0]} is missing (or --sigma for uniform noise)")
-    chosen = o.batching_of(batching, batches, rate)
+    chosen = o.batching_of(batching, o.batches_of(batches), o.rate_of(rate))
     _checks.probability("--delta", delta)
     if _checks.count("--epochs", epochs) > MOST_EPOCHS:
         raise InvalidArgument(f"--epochs must be at most {MOST_EPOCHS:,}, got {epochs:,}")
@@ -69,7 +69,7 @@ def account(
     if not proven:
         refusals = compare(chosen, sigmas, delta, neighbours, everything=True)
         raise UnpricedEvent(f"no accountant is valid for {chosen.kind} under {neighbours}: {refusals[-1].reason}")
-    event = Composed(events=tuple(chosen.event(sigma) for sigma in sigmas))
+    event = Composed(events=tuple(chosen.at(epoch).event(sigma) for epoch, sigma in enumerate(sigmas)))
     groups = None if group is None else group_guarantee(event, delta, neighbours, group)
     if as_json:
         output.print_json(

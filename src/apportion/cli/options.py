@@ -5,8 +5,11 @@ from typing import Annotated, Any, Literal, get_args
 
 import typer
 
+from apportion import by_epoch
 from apportion.batching import Batching, Partition, Poisson, Shuffle
 from apportion.budget import Budget
+from apportion.by_epoch import ByEpoch
+from apportion.clipping import FLAT, Automatic, Clipping, LayerNoise, PerLayer
 from apportion.errors import InvalidArgument
 from apportion.events import Adjacency
 from apportion.schedules import (
@@ -22,7 +25,9 @@ from apportion.schedules import (
 BatchingKind = Literal["shuffle", "partition", "poisson"]
 ScheduleKind = Literal["uniform", "time", "exponential", "step", "polynomial", "validation"]
 
-_NOISE, _BATCHES, _BUDGET, _SIGNAL = "Noise", "Batching", "Budget", "Noise against signal"
+ClippingKind = Literal["flat", "per-layer", "automatic"]
+
+_NOISE, _BATCHES, _BUDGET, _CLIPPING, _SIGNAL = "Noise", "Batching", "Budget", "Clipping", "Noise against signal"
 VALIDATION = "Noise that follows public scores (--schedule validation)"
 
 BatchingOption = Annotated[
@@ -34,15 +39,42 @@ BatchingOption = Annotated[
     ),
 ]
 BatchesOption = Annotated[
-    int | None,
-    typer.Option(help="Batches per epoch (shuffle, partition).", rich_help_panel=_BATCHES),
-]
-RateOption = Annotated[
-    float | None,
+    str | None,
     typer.Option(
-        help="Sampling rate (poisson): the chance of a record to be in a batch. An epoch is round(1/rate) steps.",
+        metavar="NUMBER",
+        help="Batches per epoch (shuffle, partition); by epoch as 0:100,20:50.",
         rich_help_panel=_BATCHES,
     ),
+]
+RateOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NUMBER",
+        help="Sampling rate (poisson): the chance of a record to be in a batch. An epoch is round(1/rate) steps. By epoch "
+        "as 0:0.01,20:0.02.",
+        rich_help_panel=_BATCHES,
+    ),
+]
+ClippingOption = Annotated[
+    ClippingKind | None,
+    typer.Option(
+        help="What is clipped to --clip: the whole gradient (flat, the default), every layer's part of it (per-layer), or "
+        "nothing, every gradient being scaled to about that length (automatic).",
+        rich_help_panel=_CLIPPING,
+        show_default=False,
+    ),
+]
+LayerNoiseOption = Annotated[
+    LayerNoise | None,
+    typer.Option(
+        help="Per-layer clipping of L layers: noise √L times larger (scaled, the default), or an epoch charged as L (each).",
+        rich_help_panel=_CLIPPING,
+        show_default=False,
+    ),
+]
+LayersOption = Annotated[
+    int | None,
+    typer.Option(help="The number of layers, for per-layer clipping.", rich_help_panel=_CLIPPING, show_default=False),
 ]
 ScheduleOption = Annotated[
     ScheduleKind,
@@ -153,13 +185,29 @@ PlotOption = Annotated[
 ]
 
 
-def batching_of(kind: str, batches: int | None, rate: float | None) -> Batching:
+def batches_of(text: str | None) -> int | ByEpoch[int] | None:
+    return None if text is None else by_epoch.parse(text, int, "--batches")
+
+
+def rate_of(text: str | None) -> float | ByEpoch[float] | None:
+    return None if text is None else by_epoch.parse(text, float, "--rate")
+
+
+def batching_of(kind: str, batches: int | ByEpoch[int] | None, rate: float | ByEpoch[float] | None) -> Batching:
     if kind == "poisson":
         _refuse("batches", batches, "poisson batching takes --rate")
         return Poisson(rate=_require("rate", rate, "poisson batching"))
     _refuse("rate", rate, f"{kind} batching takes --batches")
     count = _require("batches", batches, f"{kind} batching")
     return Shuffle(batches=count) if kind == "shuffle" else Partition(batches=count)
+
+
+def clipping_of(kind: str | None, layers: int | None, layer_noise: LayerNoise | None) -> Clipping:
+    if kind != PerLayer.kind:
+        _refuse("layers", layers, "it belongs to --clipping per-layer")
+        _refuse("layer-noise", layer_noise, "it belongs to --clipping per-layer")
+        return Automatic() if kind == Automatic.kind else FLAT
+    return PerLayer(layers=_require("layers", layers, "per-layer clipping"), noise=layer_noise or "scaled")
 
 
 def schedule_of(

@@ -31,6 +31,9 @@ def plan(
     floor: o.FloorOption = None,
     order: o.OrderOption = None,
     epochs: o.EpochsOption = None,
+    clipping: o.ClippingOption = None,
+    layers: o.LayersOption = None,
+    layer_noise: o.LayerNoiseOption = None,
     adjacency: o.AdjacencyOption = None,
     examples: o.ModelExamplesOption = None,
     parameters: o.ParametersOption = None,
@@ -51,13 +54,14 @@ def plan(
     epochs would change. How long it takes, `apportion train --dry-run` measures.
     """
     prospects.require_both(examples, parameters)
+    clipped = o.clipping_of(clipping, layers, layer_noise)
     if schedule == "validation":
         decay_by_scores = o.validation_decay_of(
             sigma0, decay, period, sigma_end, threshold=threshold, average=average, every=every
         )
         capped = adaptive_plan(
             budget=o.budget_of(rho, epsilon, delta),
-            batching=o.batching_of(batching, batches, rate),
+            batching=o.batching_of(batching, o.batches_of(batches), o.rate_of(rate)),
             schedule=decay_by_scores,
             epochs=epochs,
             floor=floor,
@@ -65,6 +69,7 @@ def plan(
             adjacency=adjacency,
             examples=examples or 1,
             clip=1.0,
+            clipping=clipped,
         )
         _show_adaptive(capped, parameters, plot, as_json)
         return
@@ -73,12 +78,13 @@ def plan(
     solved = unknown_of(noise, epochs)
     found = solve(
         budget=o.budget_of(rho, epsilon, delta),
-        batching=o.batching_of(batching, batches, rate),
+        batching=o.batching_of(batching, o.batches_of(batches), o.rate_of(rate)),
         schedule=noise,
         epochs=epochs,
         adjacency=adjacency,
         examples=examples or 1,  # neither this number nor the clipping norm changes what the noise costs
         clip=1.0,
+        clipping=clipped,
     )
     if plot is not None:
         from apportion.report.figures import plot_noise
@@ -111,6 +117,8 @@ def as_data(found: TrainingPlan, solved: Unknown | None) -> dict[str, object]:
     return {
         "schedule": found.schedule.to_json(),
         "batching": found.to_json()["batching"],
+        "clipping": found.clipping.to_json(),
+        "unit": found.unit.kind,
         "adjacency": found.adjacency,
         "epochs": found.epochs,
         "sigmas": list(found.sigmas),

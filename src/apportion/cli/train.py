@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from apportion import by_epoch
 from apportion import settings as all_settings
 from apportion.adaptive import AdaptivePlan
 from apportion.cli import adaptive, output, prospects
@@ -54,6 +55,11 @@ def train(
     epochs: o.EpochsOption = None,
     spare_epochs: t.SpareEpochsOption = None,
     clip: t.ClipOption = None,
+    clipping: o.ClippingOption = None,
+    layer_noise: o.LayerNoiseOption = None,
+    unit: t.UnitOption = None,
+    records_per_unit: t.RecordsPerUnitOption = None,
+    unit_gradient: t.UnitGradientOption = None,
     noise: t.NoiseOption = None,
     hidden: t.HiddenOption = None,
     activation: t.ActivationOption = None,
@@ -84,9 +90,11 @@ def train(
         "data": None if data is None else str(data), "target": target,
         "classes": _list(classes), "ranges": all_settings.parse_ranges(ranges or []), "ignore": tuple(ignore or ()),
         "holdout": holdout, "examples": examples, "rho": rho, "epsilon": epsilon, "delta": delta,
-        "batching": batching, "batches": batches, "rate": rate,
+        "batching": batching, "batches": o.batches_of(batches), "rate": o.rate_of(rate),
         "schedule": schedule, "sigma0": sigma0, "decay": decay, "period": period,
-        "sigma_end": sigma_end, "epochs": epochs, "spare_epochs": spare_epochs, "clip": clip,
+        "sigma_end": sigma_end, "epochs": epochs, "spare_epochs": spare_epochs,
+        "clip": None if clip is None else by_epoch.parse(clip, float, "--clip"), "clipping": clipping,
+        "layer_noise": layer_noise, "unit": unit, "records_per_unit": records_per_unit, "unit_gradient": unit_gradient,
         "noise": noise, "threshold": threshold, "average": average, "every": every, "floor": floor, "order": order,
         "public_validation": public_validation, "pay_per_look": pay_per_look,
         "hidden": _widths(hidden), "activation": activation, "optimizer": optimizer, "lr": lr,

@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from apportion.cli import options as o
+from apportion.units import PersonGradient
 
-_DATA, _MODEL = "Data", "Model and optimizer"
+_DATA, _MODEL, _UNIT = "Data", "Model and optimizer", "Unit of privacy"
 
 ConfigOption = Annotated[
     Path | None, typer.Argument(help="A TOML file with the settings; options overrule it.", show_default=False)
@@ -112,8 +113,38 @@ SpareEpochsOption = Annotated[
     ),
 ]
 ClipOption = Annotated[
-    float | None,
-    typer.Option(help="Clipping norm (default 1).", rich_help_panel=_MODEL, show_default=False),
+    str | None,
+    typer.Option(
+        metavar="NUMBER",
+        help="Clipping norm (default 1); by epoch as 0:1,10:0.5.",
+        rich_help_panel="Clipping",
+        show_default=False,
+    ),
+]
+UnitOption = Annotated[
+    str | None,
+    typer.Option(
+        help="The column that says whose each record is: persons are protected then, with all of their records, and "
+        "--examples counts persons.",
+        rich_help_panel=_UNIT,
+        show_default=False,
+    ),
+]
+RecordsPerUnitOption = Annotated[
+    int | None,
+    typer.Option(
+        help="At most this many records of one person at a time, drawn afresh.",
+        rich_help_panel=_UNIT,
+        show_default=False,
+    ),
+]
+UnitGradientOption = Annotated[
+    PersonGradient | None,
+    typer.Option(
+        help="What is clipped: the mean (default) or the sum over a person's records.",
+        rich_help_panel=_UNIT,
+        show_default=False,
+    ),
 ]
 NoiseOption = Annotated[
     str | None,

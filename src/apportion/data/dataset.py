@@ -13,19 +13,32 @@ from apportion.randomness import RandomStream
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """`inputs` (records, features) scaled to [−1, 1] by declared ranges; `targets` (records,) index into `classes`."""
+    """`inputs` (records, features) scaled to [−1, 1] by declared ranges; `targets` (records,) index into `classes`.
+
+    `persons`, if known, are ids that say whose each record is.
+    """
 
     inputs: NDArray[np.floating[Any]]
     targets: NDArray[np.int64]
     features: tuple[str, ...]
     classes: tuple[str, ...]
+    persons: NDArray[np.str_] | None = None
 
     def __len__(self) -> int:
         return len(self.inputs)
 
+    @property
+    def units(self) -> int:
+        """How many persons there are; records, if persons are not known."""
+        return len(self) if self.persons is None else len(np.unique(self.persons))
+
     def select(self, chosen: NDArray[np.bool_]) -> "Dataset":
         return Dataset(
-            inputs=self.inputs[chosen], targets=self.targets[chosen], features=self.features, classes=self.classes
+            inputs=self.inputs[chosen],
+            targets=self.targets[chosen],
+            features=self.features,
+            classes=self.classes,
+            persons=None if self.persons is None else self.persons[chosen],
         )
 
 
@@ -43,3 +56,9 @@ class NamedDataset:
 def draw_holdout(records: int, share: float, stream: RandomStream) -> NDArray[np.bool_]:
     """True for held-out records: one independent coin per record, so that a record's fate depends on no other record."""
     return stream.coins(share, records) if share > 0 else np.zeros(records, np.bool_)
+
+
+def draw_holdout_of_persons(persons: NDArray[np.str_], share: float, stream: RandomStream) -> NDArray[np.bool_]:
+    """The same with one coin per person: all records of a held-out person are held out."""
+    everybody, owners = np.unique(persons, return_inverse=True)
+    return draw_holdout(len(everybody), share, stream)[owners]

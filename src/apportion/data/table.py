@@ -75,6 +75,19 @@ def prepare(table: Table, declared: Declared) -> tuple[Dataset, int]:
     return Dataset(inputs=inputs, targets=targets, features=tuple(declared.ranges), classes=declared.classes), clipped
 
 
+def persons_of(table: Table, column: str) -> NDArray[np.str_]:
+    """Whose each record is, by the texts in a column; none may be missing."""
+    if column not in table.columns:
+        raise DataError(f"unit: there is no column {column!r}")
+    persons = [_text(value) for value in table.columns[column]]
+    missing = [row for row, person in enumerate(persons, start=1) if person in ("", "nan")]
+    if missing:
+        raise DataError(
+            f"unit {column}: no person is named in {_rows(missing)}; drop those records, or give each an id"
+        )
+    return np.array(persons, dtype=np.str_)
+
+
 def prepare_features(table: Table, ranges: Mapping[str, tuple[float, float]]) -> tuple[NDArray[np.float64], int]:
     """Inputs alone, scaled as in training, for a table that may hold other columns besides; and how many were clipped."""
     problems = [f"there is no column {name!r}; the model needs it" for name in ranges if name not in table.columns]

@@ -85,7 +85,12 @@ def step_in_parts(
 
 
 def sum_over_parts(
-    model: torch.nn.Module, loss: Callable[..., Tensor], parts: Iterable[Part], *, clip: float, clipping: Clipping
+    model: torch.nn.Module,
+    loss: Callable[..., Tensor],
+    parts: Iterable[Part],
+    *,
+    clip: float,
+    clipping: Clipping = FLAT,
 ) -> ClippedSum:
     total: ClippedSum | None = None
     for inputs, targets in parts:

@@ -1,8 +1,8 @@
 """Training a small network on a table, as the command line does: settings in, run directory out."""
 
 import io
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from apportion import canonical, settings, solver
+from apportion import by_epoch, canonical, settings, solver
 from apportion.adaptive import AdaptivePlan, adaptive_plan
 from apportion.batching import from_json as batching_from_json
 from apportion.budget import Budget
 from apportion.bundle.model import TableModel
 from apportion.data import Dataset, Declared, prepare, read_table
-from apportion.data.dataset import draw_holdout
+from apportion.data.dataset import draw_holdout, draw_holdout_of_persons
 from apportion.data.named import NAMED
+from apportion.data.table import persons_of
 from apportion.described import table_model
 from apportion.errors import ApportionError, InvalidArgument, RunError
 from apportion.plan import TrainingPlan
@@ -63,10 +64,10 @@ def prepare_job(
     train, test, holdout = _load(chosen, holdout, warnings)
     examples = chosen.examples
     if examples is None:
-        examples = len(train)
+        examples, one = train.units, "record" if chosen.unit is None else "person"
         warnings.append(
-            f"--examples was not given: the number of training records, {examples}, is treated as public, and the "
-            "guarantee is zero-out (one record's contribution removed)"
+            f"--examples was not given: the number of training {one}s, {examples}, is treated as public, and the "
+            f"guarantee is zero-out (one {one}'s contribution removed)"
         )
     found = _plan(chosen, schedule, budget, examples)
     if found.delta > 1 / examples:
@@ -94,15 +95,27 @@ def _load(
         return *NAMED[chosen.dataset].load(directory), holdout
     assert chosen.data is not None
     assert chosen.target is not None
-    declared = Declared(target=chosen.target, classes=chosen.classes, ranges=chosen.ranges, ignore=chosen.ignore)
-    everything, clipped = prepare(read_table(Path(chosen.data)), declared)
+    table = read_table(Path(chosen.data))
+    everything, clipped = prepare(table, _declared_columns(chosen, chosen.target, chosen.classes, chosen.ranges))
+    if chosen.unit is not None:
+        everything = replace(everything, persons=persons_of(table, chosen.unit))
     if clipped:
         warnings.append(f"{clipped} values lie outside their declared range and were clipped to it")
+    if holdout is None and everything.persons is not None:
+        holdout = draw_holdout_of_persons(everything.persons, chosen.holdout, RandomStream())
     if holdout is None:
         holdout = draw_holdout(len(everything), chosen.holdout, RandomStream())
     if len(holdout) != len(everything):
         raise RunError(f"the data has {len(everything)} records, but {len(holdout)} when the run began")
     return everything.select(~holdout), everything.select(holdout), holdout
+
+
+def _declared_columns(
+    chosen: Settings, target: str, classes: tuple[str, ...], ranges: Mapping[str, tuple[float, float]]
+) -> Declared:
+    """The column that names persons is no feature."""
+    persons = () if chosen.unit is None else (chosen.unit,)
+    return Declared(target=target, classes=classes, ranges=ranges, ignore=(*chosen.ignore, *persons))
 
 
 def _validation(chosen: Settings, test: Dataset, examples: int, warnings: list[str]) -> Public | PaidLooks | None:
@@ -116,7 +129,7 @@ def _validation(chosen: Settings, test: Dataset, examples: int, warnings: list[s
     if chosen.public_validation == settings.TEST_PART:
         return Public((test.inputs, test.targets))
     table = table_model(chosen)
-    declared_table = Declared(target=table.target, classes=table.classes, ranges=table.ranges, ignore=chosen.ignore)
+    declared_table = _declared_columns(chosen, table.target, table.classes, table.ranges)
     scored, clipped = prepare(read_table(Path(chosen.public_validation)), declared_table)
     if clipped:
         warnings.append(f"{clipped} values of the validation data lie outside their range and were clipped to it")
@@ -127,12 +140,14 @@ def _plan(
     chosen: Settings, schedule: Schedule | ValidationDecay, budget: Budget, examples: int
 ) -> TrainingPlan | AdaptivePlan:
     epochs = chosen.epochs
-    size = {"rate": chosen.rate} if chosen.batching == "poisson" else {"batches": chosen.batches}
+    name, size = ("rate", chosen.rate) if chosen.batching == "poisson" else ("batches", chosen.batches)
     known: dict[str, Any] = {
         "budget": budget,
         "examples": examples,
-        "batching": batching_from_json({"kind": chosen.batching, **size}),
+        "batching": batching_from_json({"kind": chosen.batching, name: by_epoch.to_json(size)}),
         "clip": chosen.clip,
+        "clipping": chosen.to_clipping(),
+        "unit": chosen.to_unit(),
         "noise": chosen.noise,
         "adjacency": "zero-out" if chosen.examples is None else None,
     }
@@ -191,6 +206,7 @@ def train_job(
         weights="last" if job.settings.average_weights is None else "averaged",
         averaging=job.settings.average_weights,
         max_physical_batch=job.settings.max_physical_batch,
+        unit=job.train.persons,
         out=out,
         holdout=None if job.test is None else (job.test.inputs, job.test.targets),
         validation=job.validation,
