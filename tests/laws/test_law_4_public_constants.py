@@ -16,9 +16,11 @@ from apportion.training import step
 
 def test_law_4_the_divisor_is_the_nominal_batch_size(monkeypatch: Any) -> None:
     """Without noise, a batch of any size is divided by the same number."""
-    monkeypatch.setattr(
-        step, "add_noise", lambda clipped, sigma, stream, noise: step.PrivateGradient(sums=clipped.sums, sigma=sigma)
-    )
+
+    def no_noise(clipped: Any, sigma: float, stream: Any, noise: Any) -> Any:
+        return step.PrivateGradient(sums={name: total.clone() for name, total in clipped.sums.items()}, sigma=sigma)
+
+    monkeypatch.setattr(step, "add_noise", no_noise)
     x, y = tiny_data(8)
     for size in (1, 3, 8):
         model = tiny_model()

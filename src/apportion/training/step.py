@@ -103,19 +103,29 @@ def sum_over_parts(
 def update(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, gradient: PrivateGradient, nominal_batch_size: float
 ) -> None:
-    """Hand the private gradient to the optimizer as if it were the ordinary mean gradient.
+    """Hand the private gradient to the optimizer as if it were the ordinary mean gradient; it is used up.
 
     Gradients left behind by anybody else are dropped first: the optimizer must see nothing but this one.
     """
-    optimizer.zero_grad(set_to_none=True)
+    _drop_gradients(optimizer)
     assign(model, gradient, nominal_batch_size)
     optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
+    _drop_gradients(optimizer)
+
+
+def _drop_gradients(optimizer: torch.optim.Optimizer) -> None:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
 
 
 def assign(model: torch.nn.Module, gradient: PrivateGradient, nominal_batch_size: float) -> None:
-    for name, parameter in trainable(model).items():
-        parameter.grad = (gradient.sums[name] / nominal_batch_size).to(parameter.dtype)
+    """The noisy sums become the parameters' gradients, divided where they are: a copy would be as large as the model."""
+    parameters = trainable(model)
+    sums = [gradient.sums[name] for name in parameters]
+    torch._foreach_div_(sums, nominal_batch_size)
+    for parameter, total in zip(parameters.values(), sums, strict=True):
+        parameter.grad = total.to(parameter.dtype)
 
 
 def ordinary_step(

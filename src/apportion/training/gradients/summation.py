@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from apportion.training.clipping import ClippedSum, aimed_at, clip_factors, flat_norms, scaling, stated_bound
+from apportion.training.gradients.narrow import side_by_side
 from apportion.training.gradients.outer import Products, joined
 from apportion.training.gradients.pieces import Piece, in_chunks, overall
 
@@ -78,7 +79,7 @@ def coarsest(dtypes: Sequence[torch.dtype]) -> torch.dtype:
 def _apart(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Piece]]:
     """Pieces that own their parameters alone, so that squared norms add; and those that share one (tied weights)."""
     if _all_distinct(pieces):
-        return list(pieces), []
+        return side_by_side(pieces), []
     pieces = _joined_calls(pieces)
     alone: list[Piece] = []
     shared: list[Piece] = []

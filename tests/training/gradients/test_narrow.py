@@ -1,0 +1,87 @@
+"""Small linear layers handled side by side give what each gives by itself."""
+
+import pytest
+import torch
+from loop_comparison import assert_bounded, assert_matches_loop, flat
+from test_sensitivity import changes, linear_loss
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from apportion.training.gradients import narrow, prepare
+from apportion.training.gradients.narrow import NarrowProducts, side_by_side
+from apportion.training.gradients.outer import VectorProducts
+from apportion.training.gradients.pieces import Part
+
+
+def mlp(biases=(True, True, True)):
+    torch.manual_seed(0)
+    sizes = (4, 7, 5, 3)
+    layers = [nn.Linear(sizes[i], sizes[i + 1], bias=bias) for i, bias in enumerate(biases)]
+    return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
+
+
+@pytest.fixture
+def joined(monkeypatch):
+    """How many layers were joined, call by call."""
+    found = []
+    made = narrow.NarrowProducts.__init__
+
+    def noting(self, layers):
+        found.append(len(layers))
+        made(self, layers)
+
+    monkeypatch.setattr(NarrowProducts, "__init__", noting)
+    return found
+
+
+@pytest.mark.parametrize("batch", [1, 2, 9])
+@pytest.mark.parametrize("biases", [(True, True, True), (True, False, True), (False, False, False)])
+def test_layers_side_by_side_match_the_loop(joined, biases, batch):
+    x, y = torch.randn(batch, 4, dtype=torch.float64), torch.randint(0, 3, (batch,))
+    assert_matches_loop(mlp(biases), lambda o, t: cross_entropy(o, t, reduction="none"), x, y)
+    assert joined
+    assert set(joined) == {3}
+
+
+@pytest.mark.parametrize("frozen", ["0.weight", "2.bias", "4.weight"])
+def test_frozen_parameters_are_left_out(joined, frozen):
+    model = mlp()
+    model.get_parameter(frozen).requires_grad_(False)
+    x, y = torch.randn(6, 4, dtype=torch.float64), torch.randint(0, 3, (6,))
+    assert_matches_loop(model, lambda o, t: cross_entropy(o, t, reduction="none"), x, y)
+    assert joined
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("clip", [1e-3, 1.0, 50.0])
+def test_one_example_moves_the_joined_sum_by_at_most_the_clipping_norm(joined, dtype, clip):
+    torch.manual_seed(1)
+    inputs, targets = torch.randn(9, 4, dtype=dtype), torch.rand(9, dtype=dtype) + 0.5
+    inputs[3] = inputs[4]
+    assert_bounded(prepare(mlp().to(dtype), linear_loss), inputs, targets, clip, changes(dtype))
+    assert joined
+
+
+def test_joined_and_separate_layers_agree(monkeypatch):
+    x, y = torch.randn(50, 4), torch.randint(0, 3, (50,))
+    model = mlp()
+    together = prepare(model, cross_entropy)(x, y, 0.3)
+    monkeypatch.setattr(narrow, "LARGEST_PRODUCT", 0)
+    apart = prepare(model, cross_entropy)(x, y, 0.3)
+    assert torch.allclose(together.norms, apart.norms, rtol=1e-6)
+    assert (flat(together.sums) - flat(apart.sums)).norm() <= 1e-6 * flat(apart.sums).norm()
+
+
+def test_large_layers_and_single_ones_are_not_joined():
+    def layer(examples, inwards, outwards, dtype=torch.float32):
+        weight = Part(f"{inwards}-{outwards}", torch.Size((outwards, inwards)))
+        inputs, gradient = torch.randn(examples, inwards, dtype=dtype), torch.randn(examples, outwards, dtype=dtype)
+        return VectorProducts(weight, None, inputs, gradient)
+
+    small, other, wide, long = layer(10, 3, 4), layer(10, 4, 5), layer(10, 90, 90), layer(10_000, 4, 5)
+    assert side_by_side([small]) == [small]
+    assert side_by_side([small, long]) == [small, long]
+    assert side_by_side([small, wide]) == [small, wide]  # their product would be mostly of no use
+    assert side_by_side([small, layer(10, 4, 5, torch.float64)])[0] is small
+    assert [type(piece) for piece in side_by_side([long, small, other])] == [VectorProducts, NarrowProducts]
+    assert side_by_side([]) == []
