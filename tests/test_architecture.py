@@ -47,6 +47,7 @@ ORDER = [
     "report",
     "data",
     "settings",
+    "pipeline",
     "described",
     "training",
     "cli",

@@ -22,7 +22,13 @@ def _network(
     chosen: Settings, target: str, classes: tuple[str, ...], ranges: Mapping[str, tuple[float, float]]
 ) -> TableModel:
     return TableModel(
-        target=target, classes=classes, ranges=dict(ranges), hidden=chosen.hidden, activation=chosen.activation
+        target=target,
+        classes=classes,
+        ranges=dict(ranges),
+        hidden=chosen.hidden,
+        activation=chosen.activation,
+        projection=chosen.pca_dimensions if chosen.has("pca") else None,
+        standardised=chosen.has("scaling"),
     )
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
-from apportion import _checks, by_epoch
+from apportion import _checks, by_epoch, stages
 from apportion.adaptive import AdaptivePlan, best_order
 from apportion.batching import Batching, Poisson, Shuffle
 from apportion.errors import BudgetExhausted, InvalidArgument
@@ -164,7 +164,8 @@ def _course(plan: AdaptivePlan, slope: float) -> Path:
     most = MOST_FORESEEN if plan.epochs is None else min(plan.epochs, MOST_FORESEEN)
     while len(sigmas) < most:
         scores = [slope * (i + 1) for i in range(len(sigmas) // plan.schedule.every)]
-        spent = [Repeated(event=event, count=count) for event, count in counted.values()]
+        epochs = (Repeated(event=event, count=count) for event, count in counted.values())
+        spent = [*stages.events_of(plan.components), *epochs]
         slot = plan.next_slot(spent, scores, len(sigmas))
         if slot is None:
             return Path(sigmas=tuple(sigmas), ends=True)

@@ -1,5 +1,6 @@
 """The settings of a training run on a table: a TOML file, overruled by command-line options, checked all at once."""
 
+import math
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -14,17 +15,25 @@ from apportion.errors import ConfigError, InvalidArgument
 from apportion.units import EXAMPLE, Person, PersonGradient, Unit
 
 # TOML section → its keys and the fields they set. [features] is free-form: column = [low, high].
+_PLAN = (
+    "examples", "batching", "batches", "rate", "schedule", "sigma0", "decay", "period", "sigma_end", "epochs",
+    "spare_epochs", "clip", "clipping", "layer_noise", "noise", "threshold", "average", "every", "floor", "order",
+)  # fmt: skip
+_COMPONENTS = {
+    "pca": ("dimensions",),
+    "scaling": ("method", "low", "high", "bins"),
+    "class_weights": ("most",),
+    "evaluation": ("measures", "bins"),
+}
 SECTIONS: Mapping[str, Mapping[str, str]] = {
     "data": {"dataset": "dataset", "directory": "data_dir", "file": "data", "holdout": "holdout", "ignore": "ignore"},
     "target": {"column": "target", "classes": "classes"},
     "unit": {"column": "unit", "records": "records_per_unit", "gradient": "unit_gradient"},
     "budget": {"rho": "rho", "epsilon": "epsilon", "delta": "delta"},
-    "plan": {
-        name: name
-        for name in (
-            "examples", "batching", "batches", "rate", "schedule", "sigma0", "decay", "period", "sigma_end", "epochs",
-            "spare_epochs", "clip", "clipping", "layer_noise", "noise", "threshold", "average", "every", "floor", "order",
-        )
+    "plan": {name: name for name in _PLAN},
+    "training": {name: name for name in _PLAN} | {"share": "training_share"},
+    **{
+        section: {key: f"{section}_{key}" for key in ("share", "sigma", *keys)} for section, keys in _COMPONENTS.items()
     },
     "validation": {"file": "public_validation", "pay_per_look": "pay_per_look"},
     "model": {"hidden": "hidden", "activation": "activation"},
@@ -94,10 +103,28 @@ class Settings:
     lr_epochs: int | None = None
     average_weights: float | None = None
     max_physical_batch: int | None = None
+    training_share: float | None = None
+    pca_share: float | None = None
+    pca_sigma: float | None = None
+    pca_dimensions: int | None = None
+    scaling_share: float | None = None
+    scaling_sigma: float | None = None
+    scaling_method: str = "standard"
+    scaling_low: float = -1.0
+    scaling_high: float = 1.0
+    scaling_bins: int = 64
+    class_weights_share: float | None = None
+    class_weights_sigma: float | None = None
+    class_weights_most: float = 10.0
+    evaluation_share: float | None = None
+    evaluation_sigma: float | None = None
+    evaluation_measures: tuple[str, ...] = ()
+    evaluation_bins: int = 10
 
     def __post_init__(self) -> None:
         problems = [problem for check in self._checks() if (problem := _problem(check))]
         problems += self._source_problems() + self._validation_problems() + self._unit_problems()
+        problems += self._pipeline_problems()
         if self.layer_noise is not None and self.clipping != PerLayer.kind:
             problems.append("layer_noise belongs to --clipping per-layer")
         if (self.lr_end is None) != (self.lr_epochs is None):
@@ -130,10 +157,10 @@ class Settings:
         ]
 
     def _source_problems(self) -> list[str]:
-        if (self.dataset is None) == (self.data is None):
-            return [
-                "give the data: either --dataset NAME (wisconsin, mnist, cifar10), or --data FILE with --target COLUMN"
-            ]
+        if self.dataset is None and self.data is None:
+            return []  # enough for a plan; see `load`
+        if self.dataset is not None and self.data is not None:
+            return [_GIVE_THE_DATA]
         if self.dataset is not None:
             given = [name for name in ("target", "classes", "ranges", "ignore", "holdout") if getattr(self, name)]
             return [f"{name} does not belong to --dataset {self.dataset}, which brings its own" for name in given]
@@ -189,6 +216,37 @@ class Settings:
             )
         return problems
 
+    def has(self, section: str) -> bool:
+        """Whether this component is part of the pipeline."""
+        return getattr(self, f"{section}_share") is not None or getattr(self, f"{section}_sigma") is not None
+
+    def _pipeline_problems(self) -> list[str]:
+        problems, shares = [], []
+        for section, keys in _COMPONENTS.items():
+            share, sigma = getattr(self, f"{section}_share"), getattr(self, f"{section}_sigma")
+            names = [f"{section}_{key}" for key in keys]
+            given = [name for name in names if getattr(self, name) != _DEFAULTS[name]]
+            if (share is None) == (sigma is None) and (given or share is not None):
+                problems.append(f"[{section}] needs either share (of the budget) or sigma (its noise multiplier)")
+            shares += [] if share is None else [share]
+        if self.has("pca") and self.pca_dimensions is None:
+            problems.append("[pca] needs dimensions")
+        if self.has("evaluation") and self.data is not None and not self.holdout:
+            problems.append("[evaluation] is of held-out records: give holdout in [data]")
+        return problems + self._share_problems(shares)
+
+    def _share_problems(self, shares: list[float]) -> list[str]:
+        if not all(0 < share < 1 for share in (*shares, 0.5 if self.training_share is None else self.training_share)):
+            return ["a share of the budget lies strictly between 0 and 1"]
+        if math.fsum(shares) >= 1:
+            return [f"the shares of the components add up to {math.fsum(shares):g}: nothing is left for training"]
+        if self.training_share is not None:
+            if any(getattr(self, f"{section}_sigma") is not None for section in _COMPONENTS):
+                return ["[training] share is what the components leave: leave it out where one of them gives sigma"]
+            if abs(math.fsum([*shares, self.training_share]) - 1) > 1e-9:
+                return [f"the shares must add up to 1, got {math.fsum([*shares, self.training_share]):g}"]
+        return []
+
     def to_json(self) -> dict[str, Any]:
         """Ranges as a list, because their order is the order of the network's inputs, and objects are written sorted."""
         ranges = [[name, low, high] for name, (low, high) in self.ranges.items()]
@@ -214,17 +272,31 @@ def from_json(data: Mapping[str, Any]) -> Settings:
     return Settings(**values)
 
 
-def load(path: Path | None, overrides: Mapping[str, Any], besides: Collection[str] = ()) -> Settings:
+_DEFAULTS = {field.name: field.default for field in fields(Settings)}
+_GIVE_THE_DATA = "give the data: either --dataset NAME (wisconsin, mnist, cifar10), or --data FILE with --target COLUMN"
+
+
+def load(
+    path: Path | None, overrides: Mapping[str, Any], besides: Collection[str] = (), needs_data: bool = True
+) -> Settings:
     """The file's settings, overruled by `overrides`; every unknown or misshapen key is reported together.
 
-    Sections in `besides` are somebody else's to read.
+    Sections in `besides` are somebody else's to read. Without `needs_data` a file that names no data will do: a plan
+    depends on none.
     """
     values: dict[str, Any] = {} if path is None else _read(path, besides)
     values |= {name: value for name, value in overrides.items() if value is not None and value != {} and value != ()}
     for name in ("data", "data_dir", "public_validation"):  # a path in the file is meant from where the file lies
         if path is not None and values.get(name, TEST_PART) != TEST_PART and overrides.get(name) is None:
             values[name] = str(path.parent / values[name])
-    return Settings(**values)
+    missing = [_GIVE_THE_DATA] if needs_data and not {"dataset", "data"} & set(values) else []
+    try:
+        chosen = Settings(**values)
+    except ConfigError as error:
+        raise ConfigError([*error.problems, *missing]) from None
+    if missing:
+        raise ConfigError(missing)
+    return chosen
 
 
 def parse_ranges(texts: list[str]) -> dict[str, tuple[float, float]]:
@@ -280,6 +352,8 @@ def _read_features(keys: Any, values: dict[str, Any], problems: list[str]) -> No
 
 def read_section(section: str, keys: dict[str, Any], values: dict[str, Any], problems: list[str]) -> None:
     known = SECTIONS[section]
+    if section in _COMPONENTS and not keys:
+        problems.append(f"[{section}] is empty; known: {', '.join(known)}")
     for key, value in keys.items():
         if key not in known:
             problems.append(f"[{section}] {key} is not known; known: {', '.join(known)}")
@@ -297,6 +371,8 @@ def read_section(section: str, keys: dict[str, Any], values: dict[str, Any], pro
         elif not _fits(value, expected):
             problems.append(f"[{section}] {key} must be a {expected.__name__}, got {value!r}")
             continue
+        if name in values:
+            problems.append(f"[{section}] {key} is given twice: [plan] and [training] are two names of one section")
         values[name] = value
 
 

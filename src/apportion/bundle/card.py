@@ -83,11 +83,11 @@ def _results(certificate: dict[str, Any], table: dict[str, Any]) -> list[str]:
 def _architecture(certificate: dict[str, Any], table: dict[str, Any] | None) -> str:
     lines = []
     if table is not None:
-        widths = [len(table["features"]), *table["hidden"], len(table["classes"])]
+        widths = _widths(table)
         lines += [
             f"A multilayer perceptron {' → '.join(map(str, widths))} with {table['activation']}, which predicts "
             f"{literal(table['target'])} ({literal(', '.join(table['classes']))}). Each feature is clipped to its declared "
-            "range and scaled to [-1, 1]:",
+            f"range and scaled to [-1, 1]{_prepared(table)}:",
             "",
             "| feature | low | high |",
             "| --- | --- | --- |",
@@ -109,15 +109,34 @@ def _architecture(certificate: dict[str, Any], table: dict[str, Any] | None) -> 
 _MOST_FEATURES = 100
 
 
+def _widths(table: dict[str, Any]) -> list[int]:
+    return [table.get("projection", len(table["features"])), *table["hidden"], len(table["classes"])]
+
+
+def _prepared(table: dict[str, Any]) -> str:
+    """What frozen layers do before the network, in words."""
+    projected = f", then projected to {table['projection']} dimensions" if "projection" in table else ""
+    return projected + (", then shifted and scaled by private statistics" if "standardised" in table else "")
+
+
+def _frozen(table: dict[str, Any]) -> list[str]:
+    features = len(table["features"])
+    layers = [f"Projection({features}, {table['projection']})"] if "projection" in table else []
+    return layers + ([f"Standardise({_widths(table)[0]})"] if "standardised" in table else [])
+
+
 def _loading(table: dict[str, Any] | None) -> str:
+    imports = ["from safetensors.torch import load_file", "from torch import nn"]
     if table is None:
         model = "model = ...  # your own class, with the architecture above"
     else:
-        widths = [len(table["features"]), *table["hidden"], len(table["classes"])]
-        layers = [f"nn.Linear({before}, {after})" for before, after in pairwise(widths)]
+        layers = [f"nn.Linear({before}, {after})" for before, after in pairwise(_widths(table))]
         between = f", nn.{'ReLU' if table['activation'] == 'relu' else 'Tanh'}(), "
-        model = f"model = nn.Sequential({between.join(layers)})"
-    code = ["from safetensors.torch import load_file", "from torch import nn", "", model]
+        frozen = [f"{layer}, " for layer in _frozen(table)]
+        model = f"model = nn.Sequential({''.join(frozen)}{between.join(layers)})"
+        if frozen:
+            imports.insert(0, "from apportion.training import Projection, Standardise")
+    code = [*imports, "", model]
     code += [f'model.load_state_dict(load_file("{files.WEIGHTS}"))']
     text = "\n".join(["```python", *code, "```"])
     if table is None:

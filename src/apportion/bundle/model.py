@@ -22,13 +22,19 @@ _ACTIVATIONS: Mapping[str, Callable[[Any], Any]] = {"relu": lambda x: np.maximum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableModel:
-    """A multilayer perceptron on a table, with the ranges by which its inputs are scaled."""
+    """A multilayer perceptron on a table, with the ranges by which its inputs are scaled.
+
+    Before it, perhaps, a `projection` to so many dimensions, and a shift and scale of each feature: frozen layers, which
+    hold what private components of the pipeline released.
+    """
 
     target: str
     classes: tuple[str, ...]
     ranges: Mapping[str, tuple[float, float]]
     hidden: tuple[int, ...]
     activation: str
+    projection: int | None = None
+    standardised: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -37,11 +43,18 @@ class TableModel:
             "features": [{"name": name, "low": low, "high": high} for name, (low, high) in self.ranges.items()],
             "hidden": list(self.hidden),
             "activation": self.activation,
+            **({} if self.projection is None else {"projection": self.projection}),
+            **({"standardised": True} if self.standardised else {}),
         }
 
     @property
     def widths(self) -> tuple[int, ...]:
-        return (len(self.ranges), *self.hidden, len(self.classes))
+        inputs = len(self.ranges) if self.projection is None else self.projection
+        return (inputs, *self.hidden, len(self.classes))
+
+    @property
+    def frozen_layers(self) -> int:
+        return (self.projection is not None) + self.standardised
 
     def declared(self) -> dict[str, str]:
         """What the ledger's first line says about such a model, so that the two can be compared."""
@@ -53,19 +66,38 @@ class TableModel:
         }
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Weight and bias of each layer, under the names that `torch.nn.Sequential` gives them."""
-        layers = [(2 * index, before, after) for index, (before, after) in enumerate(pairwise(self.widths))]
+        """Of each layer's tensors, under the names that `torch.nn.Sequential` gives them."""
+        layers = [(self._at(index), before, after) for index, (before, after) in enumerate(pairwise(self.widths))]
         weights: dict[str, tuple[int, ...]] = {f"{index}.weight": (after, before) for index, before, after in layers}
-        return weights | {f"{index}.bias": (after,) for index, _, after in layers}
+        weights |= {f"{index}.bias": (after,) for index, _, after in layers}
+        if self.projection is not None:
+            weights["0.directions"] = (len(self.ranges), self.projection)
+        if self.standardised:
+            at = self.frozen_layers - 1
+            weights |= {f"{at}.shift": (self.widths[0],), f"{at}.scale": (self.widths[0],)}
+        return weights
+
+    def _at(self, layer: int) -> int:
+        """The place of a linear layer in the Sequential."""
+        return self.frozen_layers + 2 * layer
 
     def scores(self, inputs: NDArray[np.float64], weights: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """One row of class scores per record."""
-        values, last = inputs, len(self.widths) - 2
+        values, last = self._prepared(inputs, weights), len(self.widths) - 2
         for index in range(last + 1):
-            layer = weights[f"{2 * index}.weight"].astype(np.float64)
-            values = values @ layer.T + weights[f"{2 * index}.bias"].astype(np.float64)
+            layer = weights[f"{self._at(index)}.weight"].astype(np.float64)
+            values = values @ layer.T + weights[f"{self._at(index)}.bias"].astype(np.float64)
             values = values if index == last else _ACTIVATIONS[self.activation](values)
         return values
+
+    def _prepared(self, inputs: NDArray[np.float64], weights: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """What the frozen layers make of the inputs."""
+        if self.projection is not None:
+            inputs = inputs @ weights["0.directions"].astype(np.float64)
+        if self.standardised:
+            at = self.frozen_layers - 1
+            inputs = (inputs - weights[f"{at}.shift"].astype(np.float64)) / weights[f"{at}.scale"].astype(np.float64)
+        return inputs
 
 
 def _listed(items: Sequence[str]) -> str:
@@ -100,6 +132,8 @@ def table_of(content: Mapping[str, Any]) -> TableModel | None:
     ranges = {feature["name"]: (feature["low"], feature["high"]) for feature in table["features"]}
     if len(ranges) != len(table["features"]) or not all(low < high for low, high in ranges.values()):
         raise BundleError("model.json: each feature needs its own name, and low < high")
+    if table.get("projection", 1) > len(ranges):
+        raise BundleError("model.json: a projection has at most as many dimensions as there are features")
     if len(set(table["classes"])) != len(table["classes"]):
         raise BundleError("model.json: a class occurs twice")
     return TableModel(
@@ -108,6 +142,8 @@ def table_of(content: Mapping[str, Any]) -> TableModel | None:
         ranges=ranges,
         hidden=tuple(table["hidden"]),
         activation=table["activation"],
+        projection=table.get("projection"),
+        standardised=table.get("standardised", False),
     )
 
 

@@ -21,6 +21,7 @@ from apportion.schedules import (
     Uniform,
     ValidationDecay,
 )
+from apportion.settings import Settings
 
 BatchingKind = Literal["shuffle", "partition", "poisson"]
 ScheduleKind = Literal["uniform", "time", "exponential", "step", "polynomial", "validation"]
@@ -266,6 +267,13 @@ def validation_decay_of(
 def refuse_validation_options(kind: str, **given: Any) -> None:
     for name, value in given.items():
         _refuse(name.replace("_", "-"), value, f"a {kind} schedule does not follow scores; use --schedule validation")
+
+
+def schedule_of_settings(chosen: Settings) -> Schedule | ValidationDecay:
+    values = (chosen.sigma0, chosen.decay, chosen.period, chosen.sigma_end)
+    if chosen.schedule == "validation":
+        return validation_decay_of(*values, threshold=chosen.threshold, average=chosen.average, every=chosen.every)
+    return schedule_of(chosen.schedule, *values)
 
 
 def budget_of(rho: float | None, epsilon: float | None, delta: float | None) -> Budget:

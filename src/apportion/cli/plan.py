@@ -1,12 +1,15 @@
 """`apportion plan`: what a budget buys."""
 
 from pathlib import Path
+from typing import Any
 
 from apportion import plan as plans
 from apportion.adaptive import AdaptivePlan, adaptive_plan
 from apportion.certificate import ADJACENCY_IN_WORDS
-from apportion.cli import adaptive, output, prospects
+from apportion.cli import adaptive, output, pipeline, prospects
 from apportion.cli import options as o
+from apportion.cli import train_options as t
+from apportion.errors import InvalidArgument
 from apportion.plan import TrainingPlan
 from apportion.solver import Unknown, solve, unknown_of
 
@@ -14,8 +17,9 @@ _MOST_ROWS = 40
 
 
 def plan(
-    batching: o.BatchingOption = "partition",
-    schedule: o.ScheduleOption = "uniform",
+    config: t.ConfigOption = None,
+    batching: t.BatchingOption = None,
+    schedule: t.ScheduleOption = None,
     rho: o.RhoOption = None,
     epsilon: o.EpsilonOption = None,
     delta: o.DeltaOption = None,
@@ -52,7 +56,25 @@ def plan(
 
     With --examples and --parameters: how loud the noise is beside the signal, and what larger batches or other numbers of
     epochs would change. How long it takes, `apportion train --dry-run` measures.
+
+    Of a pipeline, apportion plan CONFIG.toml shows what each stage gets of the budget: [pca], [scaling], [class_weights]
+    and [evaluation] with a share or a sigma each, [training] with what is left.
     """
+    if config is not None:
+        _refuse_beside_config(adjacency=adjacency, parameters=parameters)
+        _show_file(
+            config,
+            {
+                "batching": batching, "schedule": schedule, "rho": rho, "epsilon": epsilon, "delta": delta,
+                "batches": batches, "rate": rate, "sigma0": sigma0, "decay": decay, "period": period,
+                "sigma_end": sigma_end, "threshold": threshold, "average": average, "every": every, "floor": floor,
+                "order": order, "epochs": epochs, "examples": examples,
+            },
+            plot,
+            as_json,
+        )  # fmt: skip
+        return
+    batching, schedule = batching or "partition", schedule or "uniform"
     prospects.require_both(examples, parameters)
     clipped = o.clipping_of(clipping, layers, layer_noise)
     if schedule == "validation":
@@ -86,10 +108,7 @@ def plan(
         clip=1.0,
         clipping=clipped,
     )
-    if plot is not None:
-        from apportion.report.figures import plot_noise
-
-        plot_noise(found, plot)
+    _plot(found, plot)
     rows = None if parameters is None else prospects.rows_of(found, parameters)
     if as_json:
         output.print_json({**as_data(found, solved), **({} if rows is None else prospects.as_data(rows))})
@@ -99,6 +118,35 @@ def plan(
         prospects.show(rows)
 
 
+def _refuse_beside_config(adjacency: str | None, parameters: int | None) -> None:
+    if adjacency is not None:
+        raise InvalidArgument(
+            "--adjacency does not belong beside CONFIG: it follows from whether the file declares examples"
+        )
+    if parameters is not None:
+        raise InvalidArgument("--parameters does not belong beside CONFIG; use: apportion train CONFIG --dry-run")
+
+
+def _show_file(config: Path, given: dict[str, Any], plot: Path | None, as_json: bool) -> None:
+    found = pipeline.plan_of_file(config, given)
+    if isinstance(found, AdaptivePlan):
+        _show_adaptive(found, None, plot, as_json)
+        return
+    _plot(found, plot)
+    if as_json:
+        output.print_json({**as_data(found, None), **pipeline.as_data(found)})
+    else:
+        pipeline.show(found)
+        show(found, None)
+
+
+def _plot(found: TrainingPlan, plot: Path | None) -> None:
+    if plot is not None:
+        from apportion.report.figures import plot_noise
+
+        plot_noise(found, plot)
+
+
 def _show_adaptive(capped: AdaptivePlan, parameters: int | None, plot: Path | None, as_json: bool) -> None:
     if plot is not None:
         from apportion.report.figures import plot_courses
@@ -106,8 +154,10 @@ def _show_adaptive(capped: AdaptivePlan, parameters: int | None, plot: Path | No
         plot_courses(capped, plot)
     rows = None if parameters is None else prospects.rows_of(capped, parameters)
     if as_json:
-        output.print_json({**adaptive.as_data(capped), **({} if rows is None else prospects.as_data(rows))})
+        signal = {} if rows is None else prospects.as_data(rows)
+        output.print_json({**adaptive.as_data(capped), **pipeline.as_data(capped), **signal})
         return
+    pipeline.show(capped)
     adaptive.show(capped)
     if rows is not None:
         prospects.show(rows)
@@ -159,8 +209,9 @@ def guarantee_in_words(found: TrainingPlan) -> str:
     words = ADJACENCY_IN_WORDS[found.neighbours].format(unit=found.unit.kind)
     steps = sorted({found.batching.at(slot.index).steps for slot in found.slots})
     span = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
+    components = f", with {', '.join(c.kind for c in found.components)}," if found.components else ""
     return (
-        f"{found.epochs} epochs of {span} steps spend ρ = {found.rho:.6g}, which gives "
+        f"{found.epochs} epochs of {span} steps{components} spend ρ = {found.rho:.6g}, which gives "
         f"(ε, δ) = ({found.guarantee.epsilon:.5g}, {found.delta:g}) by {found.guarantee.accountant} accounting, "
         f"where {words}."
     )

@@ -42,6 +42,7 @@ def describe(run: Path) -> dict[str, Any]:
         "slots_used": used if slots is None else min(slots, used),
         "finished": recorded.released,
         "resumable": not recorded.released,
+        "pending": [component.kind for component in recorded.plan.components[recorded.used_components :]],
         "randomness": recorded.randomness,
     }
     if isinstance(recorded.plan, NonPrivatePlan):

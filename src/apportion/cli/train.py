@@ -11,13 +11,15 @@ import typer
 from apportion import by_epoch
 from apportion import settings as all_settings
 from apportion.adaptive import AdaptivePlan
-from apportion.cli import adaptive, output, prospects
+from apportion.bundle.files import LEDGER
+from apportion.cli import adaptive, output, pipeline, prospects
 from apportion.cli import options as o
 from apportion.cli import plan as plan_verb
 from apportion.cli import train_options as t
 from apportion.cli.status import describe
 from apportion.errors import InvalidArgument, RunError
-from apportion.schedules import Schedule, ValidationDecay
+from apportion.ledger import read as read_ledger
+from apportion.scores import scores
 
 
 def train(
@@ -114,6 +116,8 @@ def train(
         return
     assert out is not None
     tabular = _tabular()
+    if not as_json:
+        pipeline.show(job.plan)
     output.note(_guarantee_in_words(job.plan))
     with _resumable(out):
         tabular.train_job(job, out, progress=not as_json, seeded_for_research_only=seeded_for_research_only)
@@ -139,12 +143,7 @@ def _tabular() -> Any:
 
 
 def _job(chosen: all_settings.Settings, holdout: Any = None) -> Any:
-    values = (chosen.sigma0, chosen.decay, chosen.period, chosen.sigma_end)
-    noise: Schedule | ValidationDecay
-    if chosen.schedule == "validation":
-        noise = o.validation_decay_of(*values, threshold=chosen.threshold, average=chosen.average, every=chosen.every)
-    else:
-        noise = o.schedule_of(chosen.schedule, *values)
+    noise = o.schedule_of_settings(chosen)
     o.batching_of(chosen.batching, chosen.batches, chosen.rate)
     budget = o.budget_of(chosen.rho, chosen.epsilon, chosen.delta)
     return _tabular().prepare_job(chosen, noise, budget, holdout)
@@ -152,6 +151,7 @@ def _job(chosen: all_settings.Settings, holdout: Any = None) -> Any:
 
 def _resume(run: Path, seed: int | None, as_json: bool) -> None:
     if describe(run)["finished"]:
+        _evaluate_if_pending(run)
         output.note(f"{run} is finished already; publish it with: apportion publish {run} --to DIR")
         _show_finished(run, as_json)
         return
@@ -161,6 +161,14 @@ def _resume(run: Path, seed: int | None, as_json: bool) -> None:
     with _resumable(run):
         tabular.train_job(job, run, progress=not as_json, seeded_for_research_only=seed, resume=True)
     _show_finished(run, as_json)
+
+
+def _evaluate_if_pending(run: Path) -> None:
+    """A run that was killed after its release may still owe the evaluation that its plan pays for."""
+    if describe(run)["pending"]:
+        tabular = _tabular()
+        chosen, holdout = tabular.load_settings(run)
+        tabular.evaluate_as_planned(_job(chosen, holdout), tabular.FinishedRun(run))
 
 
 def _is_adaptive(plan: Any) -> bool:
@@ -176,8 +184,10 @@ def _show_rehearsal(job: Any, as_json: bool) -> None:
     seconds = rows[0][2]
     if as_json:
         plan = adaptive.as_data(job.plan) if _is_adaptive(job.plan) else plan_verb.as_data(job.plan, None)
-        output.print_json({**plan, **prospects.as_data(rows), "compatible": True, "seconds": seconds})
+        signal = {**prospects.as_data(rows), "compatible": True, "seconds": seconds}
+        output.print_json({**plan, **pipeline.as_data(job.plan), **signal})
         return
+    pipeline.show(job.plan)
     adaptive.show(job.plan) if _is_adaptive(job.plan) else plan_verb.show(job.plan, None)
     prospects.show(rows)
     output.out.print(f"Training takes about {prospects.in_words(seconds)} on this machine. Nothing was spent.")
@@ -191,6 +201,9 @@ def _show_finished(run: Path, as_json: bool) -> None:
         output.print_json({**describe(run), "internal": internal})
         return
     state = describe(run)
+    for evaluation in read_ledger(run / LEDGER).evaluations:
+        found = ", ".join(f"{name} {score}" for name, score in scores(evaluation.to_json()).items())
+        output.out.print(f"private evaluation: {found or 'drowned in noise'} (± one standard error, noise included)")
     used = f"{state['slots_used']} of {state['slots']} slots" if state["slots"] else f"{state['slots_used']} epochs"
     output.out.print(f"trained: (ε, δ) = ({state['epsilon']:g}, {state['delta']:g}), {state['adjacency']}; {used} used")
     if internal and "accuracy" in internal:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from apportion import accounting, events, ledger
+from apportion import accounting, events, ledger, stages
 from apportion.accounting import Guarantee
 from apportion.accounting.interpretation import Profile, profile_of_event, profile_of_pair
 from apportion.adaptive import AdaptivePlan
@@ -113,7 +113,8 @@ def _over_epochs(slots: tuple[Event, ...], recorded: Ledger) -> tuple[tuple[int,
     if isinstance(plan, AdaptivePlan):
         return ((count, plan.guarantees(plan.delta)),)
     some = sorted({max(1, round(count * i / _MOST_PRICED)) for i in range(1, _MOST_PRICED)} - {count})
-    priced = [(n, Composed(events=slots[:n])) for n in some]
+    others = stages.events_of(plan.components)
+    priced = [(n, Composed(events=(*others, *slots[:n]))) for n in some]
     try:
         return tuple(
             (n, accounting.guarantees(event, plan.delta, plan.neighbours))

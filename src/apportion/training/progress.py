@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from apportion import accounting
+from apportion import accounting, stages
 from apportion.adaptive import AdaptivePlan, Plan
 from apportion.events import Composed
 from apportion.plan import NonPrivatePlan, rho_of
@@ -82,7 +82,8 @@ class Progress:
             return f"epoch {index + 1}/{plan.epochs}  NOT PRIVATE"
         if isinstance(plan, AdaptivePlan):
             return f"epoch {index + 1}  σ {sigma:.3g}, under a cap of {plan.budget}"
-        spent = Composed(events=tuple(slot.event for slot in plan.slots[: index + 1]))
+        epochs = (slot.event for slot in plan.slots[: index + 1])
+        spent = Composed(events=(*stages.events_of(plan.components), *epochs))
         if index % max(1, len(plan.slots) // _PRICED) == 0 or index == len(plan.slots) - 1:
             self._epsilon = f"{accounting.certifying_epsilon(spent, plan.delta, plan.neighbours):.3f}"
         rho = rho_of(spent, plan.neighbours)

@@ -5,16 +5,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from apportion import by_epoch, canonical, settings, solver
-from apportion.adaptive import AdaptivePlan, adaptive_plan
-from apportion.batching import from_json as batching_from_json
+from apportion import canonical, ledger, pipeline, settings
+from apportion.adaptive import AdaptivePlan
 from apportion.budget import Budget
+from apportion.bundle.files import LEDGER
 from apportion.bundle.model import TableModel
 from apportion.data import Dataset, Declared, prepare, read_table
 from apportion.data.dataset import draw_holdout, draw_holdout_of_persons
@@ -29,6 +28,7 @@ from apportion.schedules import Schedule, ValidationDecay
 from apportion.settings import Settings
 from apportion.training import compatibility, rehearsal
 from apportion.training.finished import FinishedRun
+from apportion.training.frozen import ClassWeighted, Projection, Standardise
 from apportion.training.learning_rate import LinearThenConstant
 from apportion.training.loop import fit
 from apportion.training.rehearsal import Prospect
@@ -36,7 +36,6 @@ from apportion.training.tensors import Data
 
 SETTINGS = settings.FILE
 HOLDOUT = "holdout.npy"
-DEFAULT_EPOCHS = 30
 LOSS = torch.nn.functional.cross_entropy
 
 
@@ -69,7 +68,7 @@ def prepare_job(
             f"--examples was not given: the number of training {one}s, {examples}, is treated as public, and the "
             f"guarantee is zero-out (one {one}'s contribution removed)"
         )
-    found = _plan(chosen, schedule, budget, examples)
+    found = pipeline.plan_of(chosen, schedule, budget, examples)
     if found.delta > 1 / examples:
         warnings.append(
             f"delta = {found.delta:g} exceeds 1/examples = {1 / examples:.2g}: such a guarantee may allow publishing a "
@@ -136,42 +135,25 @@ def _validation(chosen: Settings, test: Dataset, examples: int, warnings: list[s
     return Public((scored.inputs, scored.targets))
 
 
-def _plan(
-    chosen: Settings, schedule: Schedule | ValidationDecay, budget: Budget, examples: int
-) -> TrainingPlan | AdaptivePlan:
-    epochs = chosen.epochs
-    name, size = ("rate", chosen.rate) if chosen.batching == "poisson" else ("batches", chosen.batches)
-    known: dict[str, Any] = {
-        "budget": budget,
-        "examples": examples,
-        "batching": batching_from_json({"kind": chosen.batching, name: by_epoch.to_json(size)}),
-        "clip": chosen.clip,
-        "clipping": chosen.to_clipping(),
-        "unit": chosen.to_unit(),
-        "noise": chosen.noise,
-        "adjacency": "zero-out" if chosen.examples is None else None,
-    }
-    if isinstance(schedule, ValidationDecay):
-        return adaptive_plan(schedule=schedule, epochs=epochs, floor=chosen.floor, order=chosen.order, **known)
-    known["spare_epochs"] = chosen.spare_epochs
-    if epochs is None and "sigma0" in schedule.unknowns():
-        epochs = DEFAULT_EPOCHS
-    if epochs is not None and not schedule.unknowns():
-        return TrainingPlan(schedule=schedule, epochs=epochs, **known)
-    return solver.solve(schedule=schedule, epochs=epochs, **known)
-
-
 def network(job: Job) -> torch.nn.Sequential:
     return network_of(table_model(job.settings))
 
 
 def network_of(table: TableModel) -> torch.nn.Sequential:
-    """A multilayer perceptron from the features to the classes."""
+    """A multilayer perceptron from the features to the classes, after what the pipeline prepares."""
     activation = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}[table.activation]
     layers: list[torch.nn.Module] = []
+    if table.projection is not None:
+        layers.append(Projection(len(table.ranges), table.projection))
+    if table.standardised:
+        layers.append(Standardise(table.widths[0]))
     for before, after in pairwise(table.widths):
         layers += [torch.nn.Linear(before, after), activation()]
     return torch.nn.Sequential(*layers[:-1])
+
+
+def loss_of(chosen: Settings) -> Callable[..., torch.Tensor]:
+    return ClassWeighted(LOSS, len(table_model(chosen).classes)) if chosen.has("class_weights") else LOSS
 
 
 def optimizer_of(chosen: Settings) -> compatibility.OptimizerFactory:
@@ -196,11 +178,11 @@ def train_job(
         buffer = io.BytesIO()
         np.save(buffer, job.holdout)
         kept[HOLDOUT] = buffer.getvalue()
-    return fit(
+    run = fit(
         network(job),
         (job.train.inputs, job.train.targets),
         job.plan,
-        loss=LOSS,
+        loss=loss_of(job.settings),
         optimizer=optimizer_of(job.settings),
         scheduler=learning_rate_of(job.settings),
         weights="last" if job.settings.average_weights is None else "averaged",
@@ -216,6 +198,15 @@ def train_job(
         seeded_for_research_only=seeded_for_research_only,
         resume=resume,
     )
+    evaluate_as_planned(job, run)
+    return run
+
+
+def evaluate_as_planned(job: Job, run: FinishedRun) -> None:
+    """The plan's evaluation on the held-out records, if there is one that has not run."""
+    recorded = ledger.read(run.directory / LEDGER)
+    if recorded.pending_events and job.test is not None:
+        run.evaluate(network(job), (job.test.inputs, job.test.targets))
 
 
 def load_settings(run: Path) -> tuple[Settings, NDArray[np.bool_] | None]:
@@ -242,7 +233,8 @@ def rebuilt(run: Path) -> tuple[torch.nn.Sequential, Callable[[], Data]]:
 def rehearse(job: Job) -> tuple[Prospect, ...]:
     """The plan as it is, and what would change it. Nothing is written or spent."""
     data = (job.train.inputs, job.train.targets)
-    return rehearsal.rehearse(network(job), data, job.plan, loss=LOSS, optimizer=optimizer_of(job.settings))
+    loss, optimizer = loss_of(job.settings), optimizer_of(job.settings)
+    return rehearsal.rehearse(network(job), data, job.plan, loss=loss, optimizer=optimizer)
 
 
 def _scored_data(job: Job) -> str:
