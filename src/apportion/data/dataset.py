@@ -15,11 +15,11 @@ from apportion.randomness import RandomStream
 class Dataset:
     """`inputs` (records, features) scaled to [−1, 1] by declared ranges; `targets` (records,) index into `classes`.
 
-    `persons`, if known, are ids that say whose each record is.
+    Without classes, targets are numbers in [−1, 1]. `persons`, if known, are ids that say whose each record is.
     """
 
     inputs: NDArray[np.floating[Any]]
-    targets: NDArray[np.int64]
+    targets: NDArray[Any]
     features: tuple[str, ...]
     classes: tuple[str, ...]
     persons: NDArray[np.str_] | None = None

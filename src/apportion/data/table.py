@@ -6,7 +6,7 @@ ranges and classes are declared. Messages name columns and row numbers, never va
 
 import csv
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.data.dataset import Dataset
+from apportion.data.problems import Problems
 from apportion.errors import ConfigError, DataError, InvalidArgument
 
 
@@ -34,17 +35,25 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """What is public about a table: its target column, the classes in it, each feature's range, columns left out."""
+    """What is public about a table: its target column, each feature's range, columns left out.
+
+    The target is one of `classes` or, for regression, a number in `target_range`, scaled to [−1, 1] as the features are.
+    """
 
     target: str
-    classes: tuple[str, ...]
     ranges: Mapping[str, tuple[float, float]]
+    classes: tuple[str, ...] = ()
+    target_range: tuple[float, float] | None = None
     ignore: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        if len(self.classes) < 2 or len(set(self.classes)) != len(self.classes):
-            raise InvalidArgument(f"classes must name at least two different classes, got {list(self.classes)}")
-        for name, (low, high) in self.ranges.items():
+        if self.target_range is None:
+            if len(self.classes) < 2 or len(set(self.classes)) != len(self.classes):
+                raise InvalidArgument(f"classes must name at least two different classes, got {list(self.classes)}")
+        elif self.classes:
+            raise InvalidArgument("a target has classes or a target_range, not both")
+        given = {} if self.target_range is None else {self.target: self.target_range}
+        for name, (low, high) in {**self.ranges, **given}.items():
             if not low < high:
                 raise InvalidArgument(f"the range of {name} must have low < high, got {low:g}:{high:g}")
 
@@ -65,13 +74,13 @@ def read_table(path: Path) -> Table:
 
 def prepare(table: Table, declared: Declared) -> tuple[Dataset, int]:
     """The data set, and how many values were clipped to their declared range. All problems are reported together."""
-    problems = _undeclared(table, declared)
-    if problems:
-        raise ConfigError(problems)
-    targets = _labels(table.columns[declared.target], declared, problems)
+    refuse_undeclared(table.columns, declared)
+    problems = Problems()
+    targets, outside = _targets(table.columns[declared.target], declared, problems)
     inputs, clipped = _scaled(table, declared.ranges, problems)
+    clipped += outside
     if problems:
-        raise DataError("\n".join(problems))
+        raise DataError(str(problems))
     return Dataset(inputs=inputs, targets=targets, features=tuple(declared.ranges), classes=declared.classes), clipped
 
 
@@ -79,81 +88,88 @@ def persons_of(table: Table, column: str) -> NDArray[np.str_]:
     """Whose each record is, by the texts in a column; none may be missing."""
     if column not in table.columns:
         raise DataError(f"unit: there is no column {column!r}")
-    persons = [_text(value) for value in table.columns[column]]
-    missing = [row for row, person in enumerate(persons, start=1) if person in ("", "nan")]
-    if missing:
-        raise DataError(
-            f"unit {column}: no person is named in {_rows(missing)}; drop those records, or give each an id"
-        )
+    persons = [text_of(value) for value in table.columns[column]]
+    problems = Problems()
+    problems.missing_person(column, np.array([person in ("", "nan") for person in persons], np.bool_))
+    if problems:
+        raise DataError(str(problems))
     return np.array(persons, dtype=np.str_)
 
 
 def prepare_features(table: Table, ranges: Mapping[str, tuple[float, float]]) -> tuple[NDArray[np.float64], int]:
     """Inputs alone, scaled as in training, for a table that may hold other columns besides; and how many were clipped."""
-    problems = [f"there is no column {name!r}; the model needs it" for name in ranges if name not in table.columns]
-    if problems:
-        raise DataError("\n".join(problems))
+    lacking = [f"there is no column {name!r}; the model needs it" for name in ranges if name not in table.columns]
+    if lacking:
+        raise DataError("\n".join(lacking))
+    problems = Problems()
     inputs, clipped = _scaled(table, ranges, problems)
     if problems:
-        raise DataError("\n".join(problems))
+        raise DataError(str(problems))
     return inputs, clipped
 
 
 def _scaled(
-    table: Table, ranges: Mapping[str, tuple[float, float]], problems: list[str]
+    table: Table, ranges: Mapping[str, tuple[float, float]], problems: Problems
 ) -> tuple[NDArray[np.float64], int]:
     columns, clipped = [], 0
     for name, (low, high) in ranges.items():
-        values = _numbers(name, table.columns[name], problems)
-        clipped += int(np.count_nonzero((values < low) | (values > high)))
-        columns.append(2 * (np.clip(values, low, high) - low) / (high - low) - 1)
+        values, outside = scaled(_numbers(name, table.columns[name], problems), low, high)
+        clipped += outside
+        columns.append(values)
     return np.stack(columns, axis=1), clipped
 
 
-def _undeclared(table: Table, declared: Declared) -> list[str]:
-    if declared.target not in table.columns:  # without a header, column names are somebody's record: print none
-        return [f"target: there is no column {declared.target!r}; does the first line name the columns?"]
-    problems = [f"range of {name}: there is no such column" for name in declared.ranges if name not in table.columns]
+def scaled(values: NDArray[np.float64], low: float, high: float) -> tuple[NDArray[np.float64], int]:
+    """From [low, high] to [−1, 1], and how many values had to be clipped to that range."""
+    outside = int(np.count_nonzero((values < low) | (values > high)))
+    return 2 * (np.clip(values, low, high) - low) / (high - low) - 1, outside
+
+
+def refuse_undeclared(columns: Iterable[str], declared: Declared) -> None:
+    """A table must have exactly the columns that were declared."""
+    names = list(columns)
+    if declared.target not in names:  # without a header, column names are somebody's record: print none
+        raise ConfigError([f"target: there is no column {declared.target!r}; does the first line name the columns?"])
+    problems = [f"range of {name}: there is no such column" for name in declared.ranges if name not in names]
     expected = {declared.target, *declared.ignore, *declared.ranges}
     problems += [
         f"column {name} has no declared range: give --range {name}=LOW:HIGH (or [features] in the config), or leave it "
         f"out with --ignore {name}"
-        for name in table.columns
+        for name in names
         if name not in expected
     ]
     if not declared.ranges and not problems:
         problems.append("no feature is declared: give --range name=LOW:HIGH for each feature")
-    return problems
+    if problems:
+        raise ConfigError(problems)
 
 
-def _labels(values: Sequence[Any], declared: Declared, problems: list[str]) -> NDArray[np.int64]:
+def _targets(values: Sequence[Any], declared: Declared, problems: Problems) -> tuple[NDArray[Any], int]:
+    if declared.target_range is None:
+        return _labels(values, declared, problems), 0
+    return scaled(_numbers(declared.target, values, problems), *declared.target_range)
+
+
+def _labels(values: Sequence[Any], declared: Declared, problems: Problems) -> NDArray[np.int64]:
     index = {name: number for number, name in enumerate(declared.classes)}
-    labels = np.array([index.get(_text(value), -1) for value in values], np.int64)
-    missing = [row for row, value in enumerate(values, start=1) if _text(value) == ""]
-    unknown = sorted({row for row, label in enumerate(labels, start=1) if label < 0} - set(missing))
-    if missing:
-        problems.append(f"target {declared.target}: label missing in {_rows(missing)}; drop those records")
-    if unknown:
-        problems.append(
-            f"target {declared.target}: {_rows(unknown)} hold a label that is none of the declared classes "
-            f"({', '.join(declared.classes)})"
-        )
+    labels = np.array([index.get(text_of(value), -1) for value in values], np.int64)
+    missing = np.array([text_of(value) == "" for value in values], np.bool_)
+    problems.missing_label(declared.target, missing)
+    problems.unknown_label(declared.target, declared.classes, (labels < 0) & ~missing)
     return labels
 
 
-def _numbers(name: str, values: Sequence[Any], problems: list[str]) -> NDArray[np.float64]:
-    numbers = np.array([_number(value) for value in values], np.float64)
-    missing = [row for row, value in enumerate(values, start=1) if _text(value) in ("", "nan")]
-    text = sorted({row for row, number in enumerate(numbers, start=1) if np.isnan(number)} - set(missing))
-    if text:
-        problems.append(
-            f"column {name} is text in {_rows(text)}: encode it as numbers by a public rule, or --ignore it"
-        )
-    if missing:
-        problems.append(
-            f"column {name} lacks a value in {_rows(missing)}: fill it by a public rule, or drop the records"
-        )
+def _numbers(name: str, values: Sequence[Any], problems: Problems) -> NDArray[np.float64]:
+    numbers, missing = numbers_of(values)
+    problems.text(name, np.isnan(numbers) & ~missing)
+    problems.missing_value(name, missing)
     return numbers
+
+
+def numbers_of(values: Sequence[Any]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Each value as a number, NaN where it is none; and which are missing rather than something else."""
+    numbers = np.array([_number(value) for value in values], np.float64)
+    return numbers, np.array([text_of(value) in ("", "nan") for value in values], np.bool_)
 
 
 def _number(value: Any) -> float:
@@ -163,17 +179,12 @@ def _number(value: Any) -> float:
         return float("nan")
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
     return str(value).strip()
-
-
-def _rows(rows: list[int]) -> str:
-    shown = ", ".join(map(str, rows[:3]))
-    return f"row {shown}" if len(rows) == 1 else f"{len(rows)} rows (first: {shown})"
 
 
 def _read_csv(path: Path) -> Table:

@@ -12,7 +12,7 @@ from apportion.errors import RunError
 from apportion.scores import Score, scores
 from apportion.stages import PrivateEvaluation
 from apportion.training.publishing import PublishOptions, evaluate, publish
-from apportion.training.tensors import Data
+from apportion.training.sources import Data
 
 
 class FinishedRun:

@@ -25,8 +25,8 @@ from apportion.training.interruption import PauseOnInterrupt
 from apportion.training.learning_rate import SchedulerEvery, SchedulerFactory
 from apportion.training.progress import Progress, Silent, Watcher
 from apportion.training.run import Run
+from apportion.training.sources import Data
 from apportion.training.steering import EarlyStop, Weights
-from apportion.training.tensors import Data
 
 start = Run
 
@@ -48,6 +48,7 @@ def fit(
     averaging: float | None = None,
     declared: Mapping[str, str] | None = None,
     keep: Mapping[str, bytes] | None = None,
+    workers: int = 0,
     max_physical_batch: int | None = None,
     memory_limit: int | None = None,
     progress: bool = True,
@@ -57,8 +58,10 @@ def fit(
 ) -> FinishedRun:
     """Train `model` in place as `plan` says, record every epoch in the run directory `out`, and release the weights.
 
-    `data` is (inputs, targets); `holdout`, if given, is scored after every epoch into the private metrics file and
-    nowhere else. `keep` are further private files to put into the run directory. `progress` shows a bar.
+    `data` is (inputs, targets) as tensors or arrays (a `numpy.memmap` stays on disk), a map-style data set of pairs, read
+    by `workers` processes, or a table of `apportion.data.stream_table`; so may be `holdout`, which, if
+    given, is scored after every epoch into the private metrics file and nowhere else. `keep` are
+    further private files to put into the run directory. `progress` shows a bar.
 
     What may steer the run: `validation`, Public((inputs, targets)), scored after every epoch into the ledger; `stop`, an
     `EarlyStop` by those scores; `scheduler`, which makes a learning rate scheduler of the optimizer, stepped after every
@@ -89,6 +92,7 @@ def fit(
         averaging=averaging,
         declared=declared,
         keep=keep,
+        workers=workers,
         max_physical_batch=max_physical_batch,
         memory_limit=memory_limit,
         seeded_for_research_only=seeded_for_research_only,

@@ -18,7 +18,8 @@ from apportion.publication import Hyperparameters, Publication, name_for
 from apportion.stages import PrivateEvaluation
 from apportion.training import grid
 from apportion.training.onnx import export
-from apportion.training.tensors import Data, PrivateData
+from apportion.training.records import Records
+from apportion.training.sources import Data, records_of
 
 LOCK = "lock"
 _PIECE = 4096
@@ -94,7 +95,7 @@ def evaluate(
     if holdout is None:
         raise InvalidArgument("evaluate_privately needs holdout=(inputs, targets), records that were not trained on")
     plan = ledger.read(run / files.LEDGER).plan
-    counts = _counted(released, PrivateData.of(holdout, released), component)
+    counts = _counted(released, records_of(holdout, released), component)
     evaluation.release(
         run / files.LEDGER,
         run / LOCK,
@@ -117,11 +118,12 @@ def _released(run: Path, model: torch.nn.Module | None) -> torch.nn.Module:
     return loaded.eval()
 
 
-def _counted(model: torch.nn.Module, data: PrivateData, component: PrivateEvaluation) -> evaluation.Counts:
-    if data.targets.is_floating_point() or data.targets.dim() != 1 or not len(data):
+def _counted(model: torch.nn.Module, data: Records, component: PrivateEvaluation) -> evaluation.Counts:
+    labels = data.like[1]
+    if labels.is_floating_point() or labels.dim() != 1 or not len(data):
         raise InvalidArgument("a private score counts right answers: holdout targets must be class numbers, and some")
     with torch.no_grad():
-        shape = model(data.inputs[:1]).shape
+        shape = model(next(data.in_order(1))[0]).shape
         if len(shape) != 2:
             raise InvalidArgument(f"a private score needs one row of class scores per record, got {len(shape)}-d")
         scored = ((model(inputs).double().cpu().numpy(), t.cpu().numpy()) for inputs, t in data.in_order(_PIECE))

@@ -24,8 +24,8 @@ from apportion.training.persons import Persons
 from apportion.training.preparation import Preparation
 from apportion.training.records import Records
 from apportion.training.self_test import self_test
+from apportion.training.sources import Data, records_of
 from apportion.training.steering import Steering
-from apportion.training.tensors import Data, PrivateData
 from apportion.units import Person
 
 
@@ -56,14 +56,15 @@ def make_ready(
     loss: Callable[..., Tensor],
     holdout: Data | None,
     declared: Mapping[str, str],
+    workers: int,
     max_physical_batch: int | None,
     memory_limit: int | None,
     unit: Any,
     steering: Mapping[str, Any],
 ) -> Ready:
     compute = per_example(loss)
-    records = PrivateData.of(data, model)
-    held_out = None if holdout is None else PrivateData.of(holdout, model)
+    records = records_of(data, model, workers)
+    held_out = None if holdout is None else records_of(holdout, model, workers)
     persons = _persons(plan, records, unit)
     if persons is not None and isinstance(steering.get("validation"), PaidLooks):
         raise DataError(NOT_FOR_PERSONS)
@@ -71,8 +72,8 @@ def make_ready(
     preparation = Preparation(model, loss, plan, records.like[0])
     compatibility.check_model(model, compute, *records.like)
     for name, part in (("data", records), ("holdout", held_out)):
-        if isinstance(part, PrivateData):
-            check_labels(name, model, compute, records.like[0], part.targets)
+        if part is not None and (labels := part.labels()) is not None:
+            check_labels(name, model, compute, records.like[0], labels)
     made = compatibility.make_optimizer(optimizer, model)
     if not isinstance(plan, NonPrivatePlan):
         self_test(model, compute, made, *records.like, plan.noise, plan.clipping, plan.unit)

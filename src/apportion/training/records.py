@@ -33,6 +33,10 @@ class Records(ABC):
     def like(self) -> Part:
         """No records at all, in the shape and type of all: what start-up checks may look at."""
 
+    def labels(self) -> Tensor | None:
+        """All targets, where they are cheap to get; they are checked before anything is spent."""
+        return None
+
     @abstractmethod
     def epoch(self, batches: Iterable[Indices], at_once: int | None) -> Iterator[Iterable[Part]]: ...
 

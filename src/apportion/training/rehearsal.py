@@ -19,8 +19,8 @@ from apportion.training.compatibility import OptimizerFactory
 from apportion.training.gradients import trainable
 from apportion.training.losses import PerExampleLoss, per_example
 from apportion.training.records import Part
+from apportion.training.sources import Data, records_of
 from apportion.training.step import private_step
-from apportion.training.tensors import Data, PrivateData
 
 _FEW, _MANY = 32, 256  # examples of the two steps that are timed
 _TIMES = 3
@@ -52,7 +52,7 @@ def rehearse(
     are timed run on random data, on a copy of the model. Validation, checkpoints and reading of files are not timed.
     """
     compute = per_example(loss)
-    like = PrivateData.of(data, model).like
+    like = records_of(data, model).like
     compatibility.check_model(model, compute, *like)
     compatibility.make_optimizer(optimizer, model)
     parameters = sum(parameter.numel() for parameter in trainable(model).values())

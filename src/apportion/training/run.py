@@ -24,8 +24,8 @@ from apportion.training.metrics import EpochMetrics, score
 from apportion.training.ready import make_ready
 from apportion.training.records import Part, Units
 from apportion.training.run_directory import RunDirectory
+from apportion.training.sources import Data
 from apportion.training.step import ordinary_step, step_in_parts
-from apportion.training.tensors import Data
 from apportion.training.tokens import Batch, Epoch
 
 
@@ -44,6 +44,7 @@ class Run:
         holdout: Data | None = None,
         declared: Mapping[str, str] | None = None,
         keep: Mapping[str, bytes] | None = None,
+        workers: int = 0,
         max_physical_batch: int | None = None,
         memory_limit: int | None = None,
         seeded_for_research_only: int | None = None,
@@ -53,8 +54,8 @@ class Run:
     ) -> None:
         """Everything that can be refused is refused here, before the run directory exists.
 
-        `unit`, `max_physical_batch` and `memory_limit` are as in `fit`; `steering` is `validation`, `stop`, `scheduler`,
-        `scheduler_every`, `weights` and `averaging`, as there.
+        `unit`, `workers`, `max_physical_batch` and `memory_limit` are as in `fit`; `steering` is `validation`, `stop`,
+        `scheduler`, `scheduler_every`, `weights` and `averaging`, as there.
         """
         self._ready = make_ready(
             model,
@@ -64,6 +65,7 @@ class Run:
             loss=loss,
             holdout=holdout,
             declared=declared or {},
+            workers=workers,
             max_physical_batch=max_physical_batch,
             memory_limit=memory_limit,
             unit=unit,
@@ -232,7 +234,8 @@ class Run:
     def _drawn(self, epoch: Epoch) -> Iterator[Batch]:
         ready, batching = self._ready, self.plan.batching.at(epoch.index)
         if ready.persons is None:
-            for parts in ready.records.epoch(batching.draw(len(ready.records), self._stream), ready.at_once):
+            drawn = list(batching.draw(len(ready.records), self._stream))  # at once: some sources read ahead
+            for parts in ready.records.epoch(drawn, ready.at_once):
                 yield Batch(parts)
         else:
             for parts, units in ready.persons.epoch(ready.records, batching, ready.at_once, self._stream):

@@ -31,7 +31,8 @@ from apportion.training.finished import FinishedRun
 from apportion.training.run import Run
 from apportion.training.run_directory import LOCK
 from apportion.training.selection_progress import Display
-from apportion.training.tensors import Data, PrivateData
+from apportion.training.sources import Data
+from apportion.training.tensors import PrivateData
 from apportion.training.trials import Configuration, Trials, counts, run_all, train
 
 TRIALS = "trials"  # private: how often and which candidates were tried, and all that they learned

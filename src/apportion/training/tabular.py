@@ -32,7 +32,7 @@ from apportion.training.frozen import ClassWeighted, Projection, Standardise
 from apportion.training.learning_rate import LinearThenConstant
 from apportion.training.loop import fit
 from apportion.training.rehearsal import Prospect
-from apportion.training.tensors import Data
+from apportion.training.sources import Data
 
 SETTINGS = settings.FILE
 HOLDOUT = "holdout.npy"

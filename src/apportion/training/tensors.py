@@ -10,8 +10,6 @@ from torch import Tensor
 from apportion.errors import DataError
 from apportion.training.records import Gathered, Indices, Part, Records, pieces
 
-Data = tuple[Any, Any]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateData(Records):
@@ -22,9 +20,12 @@ class PrivateData(Records):
     targets: Tensor
 
     @staticmethod
-    def of(data: Data, model: torch.nn.Module) -> "PrivateData":
+    def of(data: Any, model: torch.nn.Module) -> "PrivateData":
         if not isinstance(data, tuple | list) or len(data) != 2:
-            raise DataError(f"data must be a pair (inputs, targets) of tensors or arrays, got {type(data).__name__}")
+            raise DataError(
+                "data must be a pair (inputs, targets) of tensors or arrays, a map-style data set or a streamed table, got "
+                f"{type(data).__name__}"
+            )
         parameter = next(model.parameters(), torch.empty(0))
         inputs, targets = (_tensor(part, parameter) for part in data)
         if inputs.dim() == 0 or targets.dim() == 0 or len(inputs) != len(targets):
@@ -40,6 +41,9 @@ class PrivateData(Records):
     @property
     def like(self) -> Part:
         return self.inputs[:0], self.targets[:0]
+
+    def labels(self) -> Tensor:
+        return self.targets
 
     def batch(self, indices: Indices) -> Part:
         chosen = torch.from_numpy(indices).to(self.inputs.device)

@@ -14,7 +14,7 @@ from apportion.recording import LedgerWriter
 from apportion.training.labels import check_labels
 from apportion.training.losses import PerExampleLoss
 from apportion.training.metrics import score
-from apportion.training.tensors import PrivateData
+from apportion.training.sources import records_of
 
 # What is recorded where a score is not a number, as after a divergence: worse than any other.
 WORST = -1e9
@@ -27,11 +27,12 @@ class Validation:
         self._source: Public | PaidLooks = require_public("validation", given)
         self._model = model
         self._loss = loss
-        self._data = PrivateData.of(self._source.data, model)
+        self._data = records_of(self._source.data, model)
         self.every = plan.schedule.every if isinstance(plan, AdaptivePlan) else 1
         if not len(self._data):
             raise DataError("validation holds no record")
-        check_labels("validation", model, loss, self._data.inputs, self._data.targets)
+        if (labels := self._data.labels()) is not None:
+            check_labels("validation", model, loss, self._data.like[0], labels)
         if isinstance(self._source, PaidLooks):
             _check_affordable(self._source, plan)
 
