@@ -48,6 +48,7 @@ ORDER = [
     "data",
     "settings",
     "pipeline",
+    "selection_settings",
     "described",
     "training",
     "cli",

@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from apportion import canonical, ledger
@@ -17,6 +17,7 @@ from apportion.durable import sync_directory, sync_file
 from apportion.errors import CertificationError, RunError, UnsafePublication
 from apportion.ledger import Ledger
 from apportion.publication import Publication, name_for
+from apportion.selection_plan import SelectionPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ def publish(
     declared before training, what the publisher states in `publication`, and what follows from these.
     """
     recorded = refuse_early(run, to, sign=sign, as_zip=as_zip, allow_unsafe=allow_unsafe)
-    certificate = certify(recorded, publication=publication or Publication(name=name_for(to.name)))
+    certificate = certify(recorded, publication=_stated(publication or Publication(name=name_for(to.name)), recorded))
     key = None if sign is None else signing.load_private(sign)
     claimed = certificate.to_json()
     schema.check(claimed, "certificate")
@@ -65,6 +66,13 @@ def publish(
     return certificate
 
 
+def _stated(publication: Publication, recorded: Ledger) -> Publication:
+    """A ledger with a selection says how hyperparameters were chosen, unless the publisher says something else."""
+    if publication.hyperparameters is None and isinstance(recorded.plan, SelectionPlan):
+        return replace(publication, hyperparameters="selected")
+    return publication
+
+
 def refuse_early(run: Path, to: Path, *, sign: str | Path | None, as_zip: bool, allow_unsafe: bool) -> Ledger:
     """Everything for which publishing is refused, before anything is paid for or written."""
     for path in (to, *([archive_of(to)] if as_zip else [])):
@@ -74,8 +82,9 @@ def refuse_early(run: Path, to: Path, *, sign: str | Path | None, as_zip: bool, 
         signing.load_private(Path(sign))
     recorded = ledger.read(run / files.LEDGER)
     if not recorded.released:
+        verb = "select" if isinstance(recorded.plan, SelectionPlan) else "train"
         raise RunError(
-            f"{run} has not finished: its ledger holds no release; continue it with: apportion train --resume"
+            f"{run} has not finished: its ledger holds no release; continue it with: apportion {verb} --resume"
         )
     try:
         certificate = certify(recorded)

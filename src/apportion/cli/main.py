@@ -6,16 +6,16 @@ from typing import Annotated
 import typer
 
 import apportion
-from apportion.cli import account, explain, keygen, plan, predict, publish, report, status, train, verify
+from apportion.cli import account, explain, keygen, plan, predict, publish, report, select, status, train, verify
 from apportion.cli.output import complain
 from apportion.errors import ApportionError, BudgetExhausted
 
 app = typer.Typer(
     name="apportion",
     help="Train PyTorch models under a privacy budget and publish them with a guarantee that a stranger can check.\n\n"
-    "The usual way: `plan` what a budget buys, `train` within it, `publish` the result; whoever receives it runs "
-    "`verify` and `predict`. `account` prices any setting, `explain` says what a guarantee means, `status` and "
-    "`report` look into a run, `keygen` makes a key to sign with.",
+    "The usual way: `plan` what a budget buys, `train` within it (or `select` one of several configurations), `publish` "
+    "the result; whoever receives it runs `verify` and `predict`. `account` prices any setting, "
+    "`explain` says what a guarantee means, `status` and `report` look into a run, `keygen` makes a key to sign with.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -24,6 +24,7 @@ for verb in (
     plan.plan,
     account.account,
     train.train,
+    select.select,
     status.status,
     report.report,
     publish.publish,

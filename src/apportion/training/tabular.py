@@ -60,7 +60,7 @@ def prepare_job(
 ) -> Job:
     """Load the data as declared and solve the plan. `holdout` is given when a run is resumed, drawn otherwise."""
     warnings: list[str] = []
-    train, test, holdout = _load(chosen, holdout, warnings)
+    train, test, holdout = load_data(chosen, holdout, warnings)
     examples = chosen.examples
     if examples is None:
         examples, one = train.units, "record" if chosen.unit is None else "person"
@@ -85,7 +85,7 @@ def prepare_job(
     )
 
 
-def _load(
+def load_data(
     chosen: Settings, holdout: NDArray[np.bool_] | None, warnings: list[str]
 ) -> tuple[Dataset, Dataset, NDArray[np.bool_] | None]:
     """(train, test, which records are held out)."""
@@ -224,7 +224,7 @@ def rebuilt(run: Path) -> tuple[torch.nn.Sequential, Callable[[], Data]]:
     chosen, holdout = load_settings(run)
 
     def held_out() -> Data:
-        _, test, _ = _load(chosen, holdout, [])
+        _, test, _ = load_data(chosen, holdout, [])
         return test.inputs, test.targets
 
     return network_of(table_model(chosen)), held_out
@@ -245,10 +245,13 @@ def _scored_data(job: Job) -> str:
     return "declared public by the publisher"
 
 
+def source_of(chosen: Settings) -> str:
+    return "own table" if chosen.dataset is None else NAMED[chosen.dataset].source
+
+
 def _declared(job: Job) -> dict[str, str]:
-    source = "own table" if job.settings.dataset is None else NAMED[job.settings.dataset].source
     return {
-        "data": source,
+        "data": source_of(job.settings),
         "pre-trained weights": "none",
         "validation data": _scored_data(job),
         **table_model(job.settings).declared(),
