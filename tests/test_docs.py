@@ -43,3 +43,24 @@ def test_the_receivers_guide_names_every_check(apportion: Callable[..., tuple[in
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+\.md)", page.read_text()):
         assert (page.parent / target).is_file(), target
+
+
+VISITS = ["patient,age,dose,ill", *(f"p{i % 40},{20 + i % 40},{i % 9},{'yes' if i % 2 else 'no'}" for i in range(120))]
+
+
+@pytest.mark.parametrize("page", ["clipping.md", "units.md"])
+def test_the_examples_on_a_page_run(
+    page: str, apportion: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "visits.csv").write_text("\n".join(VISITS) + "\n")
+    text = (DOCS / page).read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    commands = re.findall(r"^apportion (.*)$", text.replace("\\\n", " "), re.MULTILINE)
+    assert blocks
+    assert commands
+    exec(compile("\n".join(blocks), page, "exec"), {})
+    for command in commands:
+        code, _, err = apportion(*shlex.split(command))
+        assert code == 0, f"apportion {command}: {err}"

@@ -104,6 +104,7 @@ class Certificate:
             "batching": batching.to_json(plan.batching),
             "clip": by_epoch.to_json(plan.clip),
             "clipping": plan.clipping.to_json(),
+            **_person(plan.unit),
             "examples": whole.examples,
             "steps": sum(plan.batching.at(index).steps for index in range(_planned_epochs(self.ledger))),
             "slots": {"planned": _planned_slots(self.ledger), "used": self.ledger.used_slots},
@@ -239,6 +240,13 @@ def _selection(ledger: Ledger) -> dict[str, Any]:
             "retrained": plan.retrains,
         }
     }
+
+
+def _person(unit: Unit) -> dict[str, Any]:
+    """What of a person's records takes part; absent where examples are protected."""
+    if not isinstance(unit, Person):
+        return {}
+    return {"person": {"gradient": unit.gradient, "most_records": unit.most_records}}
 
 
 def _adaptive(plan: AdaptivePlan) -> dict[str, Any]:

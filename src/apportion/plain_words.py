@@ -73,8 +73,8 @@ def _mechanism(certificate: dict[str, Any]) -> list[str]:
         f"- Proven by: {certificate['accountant']} accounting of {_what_is_certified(certificate)}.",
         f"- Batching: {batching_in_words(certificate['batching'], certificate['unit'])}; {certificate['steps']} steps in "
         "all.",
-        f"- Noise multiplier: {noise_in_words(certificate)}; every {certificate['unit']}'s gradient "
-        f"{clipping_in_words(certificate['clipping'], clip)}.",
+        f"- Noise multiplier: {noise_in_words(certificate)}; every {certificate['unit']}'s gradient"
+        f"{person_in_words(certificate)} {clipping_in_words(certificate['clipping'], clip)}.",
         f"- Budget of the plan: {' at '.join(f'{name} = {value:g}' for name, value in _budget(certificate))}.",
         f"- Released: {certificate['released'].replace('-', ' ')}{choice_in_words(certificate)}"
         f"{evaluation_in_words(certificate)}; nothing else "
@@ -114,6 +114,14 @@ def noise_in_words(certificate: dict[str, Any]) -> str:
     sigmas = certificate["sigmas"]
     span = f" from {sigmas[0]:.4g} to {sigmas[-1]:.4g}" if sigmas else ", never used"
     return f"{certificate['schedule']['kind']} schedule{span}"
+
+
+def person_in_words(certificate: dict[str, Any]) -> str:
+    if "person" not in certificate:
+        return ""
+    person = certificate["person"]
+    most = "" if person["most_records"] is None else f"at most {person['most_records']} of "
+    return f", the {person['gradient']} over {most}their records,"
 
 
 def clipping_in_words(clipping: Any, clip: Any) -> str:

@@ -11,7 +11,7 @@ from apportion.errors import BundleError
 
 KINDS = ("certificate", "manifest", "model", "signature")
 # Fields that only some bundles have; verification compares which ones with what follows from the ledger.
-SOMETIMES = {"selection", "tables", "confusion", "calibration", "auroc", "projection", "standardised"}
+SOMETIMES = {"selection", "person", "tables", "confusion", "calibration", "auroc", "projection", "standardised"}
 
 
 def objects(part: Any) -> list[dict[str, Any]]:

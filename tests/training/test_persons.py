@@ -116,8 +116,15 @@ def test_certificate_and_card_say_person(tmp_path: Path, apportion: Any) -> None
     certificate = json.loads((tmp_path / "bundle" / "certificate.json").read_text())
     assert certificate["unit"] == "person"
     assert certificate["examples"] == PERSONS
+    assert certificate["person"] == {"gradient": "sum", "most_records": 2}
     card = (tmp_path / "bundle" / "README.md").read_text()
-    for sentence in ("per person", "Unit of privacy: one person", f"number of persons: {PERSONS}", "each person falls"):
+    for sentence in (
+        "per person",
+        "Unit of privacy: one person",
+        f"number of persons: {PERSONS}",
+        "each person falls",
+        "gradient, the sum over at most 2 of their records, clipped",
+    ):
         assert sentence in card
     assert "one example" not in card
     assert "a person with several examples is protected less" not in card
