@@ -24,7 +24,6 @@ from apportion.ledger import Evaluation
 from apportion.recording import LedgerWriter
 from apportion.scores import deviation
 from apportion.stages import PrivateEvaluation
-from apportion.units import EXAMPLE, Person
 
 MOST_CELLS = 100_000
 
@@ -112,11 +111,8 @@ def release(
     """
     noise = deviation(component.sigma, counts.tables)
     with durable.lock(lock_file), LedgerWriter.reopen(ledger_file) as writer:
-        recorded = ledger.read(ledger_file)
-        if not recorded.released:
+        if not ledger.read(ledger_file).released:
             raise RunError("only a finished run can be evaluated: its weights are not released yet")
-        if isinstance(getattr(recorded.plan, "unit", EXAMPLE), Person):
-            raise InvalidArgument("an evaluation counts records; it does not protect a person with several of them")
         releaser = Releaser(writer, normals=normals)
         if on_top_of_the_plan:
             writer.append_event(component.event)  # record, then release: on disk before the noise is drawn
