@@ -24,6 +24,35 @@ def test_the_quickstart_runs(
         assert code == 0, f"apportion {command}: {err}"
 
 
+def test_the_page_on_pipelines_runs(
+    apportion: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (DOCS / "pipeline.md").read_text()
+    (config,) = re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    Path("pipeline.toml").write_text(config.replace("epochs = 20", "epochs = 3"))
+    commands = re.findall(r"^apportion (.*)$", text, re.MULTILINE)
+    assert len(commands) == 4
+    for command in commands:
+        code, _, err = apportion(*shlex.split(command))
+        assert code == 0, f"apportion {command}: {err}"
+    (program,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    exec(compile(program, "pipeline.md", "exec"), {})
+    assert Path("published/own-pipeline/certificate.json").is_file()
+
+
+def test_the_table_on_the_page_on_pipelines_is_what_is_printed(
+    apportion: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    text = (DOCS / "pipeline.md").read_text()
+    (config,) = re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "pipeline.toml").write_text(config)
+    (shown,) = re.findall(r"^```\n(    stage.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    _, printed, _ = apportion("plan", tmp_path / "pipeline.toml")
+    lines = [line.rstrip() for line in printed.splitlines()]
+    assert lines[: len(shown.splitlines())] == shown.splitlines()
+
+
 def test_the_page_on_the_certificate_names_every_field() -> None:
     text = (DOCS / "certificate.md").read_text()
     for name in schema.load("certificate", 1)["properties"]:

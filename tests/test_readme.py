@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,10 +27,11 @@ def test_the_commands_run(
     apportion: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
     commands = re.findall(r"^apportion (?!train --data )(.*)$", README.replace("\\\n", " "), re.MULTILINE)
     assert len(commands) >= 7
     for command in commands:
-        code, _, err = apportion(*shlex.split(command))
+        code, _, err = apportion(*shlex.split(command, comments=True))
         assert code == 0, f"apportion {command}: {err}"
 
 
