@@ -8,8 +8,8 @@ from torch import Tensor
 from apportion.training.gradients.pieces import SMALL, Part, in_chunks, row_norms, weighted_rows, zeroed
 
 # A built gradient may be this many times as large as the two tensors it is built from; beyond, the Gram matrices are
-# cheaper, and fresh memory for large built gradients costs as much as computing them.
-BUILD_UP_TO = 1.2
+# cheaper, because fresh memory for large built gradients costs as much as computing them.
+BUILD_UP_TO = 1.5
 
 # A norm taken from Gram matrices is good to about `eps` times (random-phase estimate ÷ norm)², so it is not trusted
 # when the gradient is this many times shorter than if its terms had random phases.
@@ -151,11 +151,11 @@ class GramProducts:
         T = self.inputs.shape[1]
         at_once = max(1, GRAM_ENTRIES // T**2)
         pairs = zip(in_chunks(self.inputs, at_once), in_chunks(self.gradient, at_once), strict=True)
-        norms = [torch.cat([_gram_norms(inputs, gradient) for inputs, gradient in pairs])]
-        if self.bias_rows is not None:
-            norms.append(row_norms(self.bias_rows))
-        random_phases = row_norms(self.inputs) * row_norms(self.gradient) / T**0.5
-        return norms, random_phases / CANCELLATION
+        found = [_gram_norms(inputs, gradient) for inputs, gradient in pairs]
+        norms, products = (torch.cat(each) for each in zip(*found, strict=True))
+        of_bias = [] if self.bias_rows is None else [row_norms(self.bias_rows)]
+        random_phases = products / T**0.5
+        return [norms, *of_bias], random_phases / CANCELLATION
 
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
         inputs, gradient = zeroed(self.inputs, dropped), zeroed(self.gradient, dropped)
@@ -177,11 +177,13 @@ class GramProducts:
         return built
 
 
-def _gram_norms(inputs: Tensor, gradient: Tensor) -> Tensor:
-    """‖Σ_t g_t a_tᵀ‖² = Σ_{t,s} (a_t·a_s)(g_t·g_s)."""
+def _gram_norms(inputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """‖Σ_t g_t a_tᵀ‖ = √Σ_{t,s} (a_t·a_s)(g_t·g_s), and ‖a‖·‖g‖ over all positions, from the diagonals."""
     alike = torch.bmm(inputs, inputs.transpose(1, 2))  # (examples, T, T)
-    alike *= torch.bmm(gradient, gradient.transpose(1, 2))
-    return alike.sum((1, 2)).clamp_(min=0).sqrt_()
+    of_gradient = torch.bmm(gradient, gradient.transpose(1, 2))
+    lengths = [gram.diagonal(dim1=1, dim2=2).sum(1).sqrt_() for gram in (alike, of_gradient)]
+    alike *= of_gradient
+    return alike.sum((1, 2)).clamp_(min=0).sqrt_(), lengths[0] * lengths[1]
 
 
 Products = VectorProducts | BuiltProducts | GramProducts
