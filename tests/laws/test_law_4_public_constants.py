@@ -17,8 +17,8 @@ from apportion.training import step
 def test_law_4_the_divisor_is_the_nominal_batch_size(monkeypatch: Any) -> None:
     """Without noise, a batch of any size is divided by the same number."""
 
-    def no_noise(clipped: Any, sigma: float, stream: Any, noise: Any) -> Any:
-        return step.PrivateGradient(sums={name: total.clone() for name, total in clipped.sums.items()}, sigma=sigma)
+    def no_noise(clipped: Any, sigma: float, stream: Any, noise: Any, **options: Any) -> Any:
+        return step.PrivateGradient(sums=clipped.sums, sigma=sigma)
 
     monkeypatch.setattr(step, "add_noise", no_noise)
     x, y = tiny_data(8)
@@ -26,7 +26,8 @@ def test_law_4_the_divisor_is_the_nominal_batch_size(monkeypatch: Any) -> None:
         model = tiny_model()
         before = model[0].weight.detach().clone()
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        clipped = step.private_step(
+        clipped = step.clipped_sum(model, torch.nn.functional.cross_entropy, x[:size], y[:size], clip=0.5)
+        step.private_step(
             model, torch.nn.functional.cross_entropy, optimizer, x[:size], y[:size],
             clip=0.5, sigma=1.0, nominal_batch_size=20.0, stream=RandomStream(),
         )  # fmt: skip

@@ -132,3 +132,22 @@ def test_sums_of_every_size_and_type_get_noise_of_the_stated_size_in_their_own_p
         if noise.numel() > 1000:
             assert abs(float(noise.std()) / 6.0 - 1) < ERRORS / math.sqrt(2 * noise.numel()) + 1e-4
             assert abs(float(noise.mean())) < ERRORS * 6.0 / math.sqrt(noise.numel())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_noise_in_place_is_the_same_noise(dtype: torch.dtype) -> None:
+    """Large sums are overwritten when asked, and only then; what is released does not depend on it."""
+
+    def noisy(overwrite: bool) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        sums = {
+            "large": torch.ones(300, 300, dtype=dtype),
+            "turned": torch.ones(400, 200, dtype=dtype).T,
+            "b": torch.ones(7),
+        }
+        clipped = ClippedSum(sums=sums, norms=torch.zeros(1), bound=2.0)
+        return sums, dict(add_noise(clipped, 3.0, RandomStream(seeded_for_research_only=1), overwrite=overwrite).sums)
+
+    (kept, first), (used, second) = noisy(False), noisy(True)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert all(bool((total == 1).all()) for total in kept.values())
+    assert used["large"].data_ptr() == second["large"].data_ptr()

@@ -77,9 +77,9 @@ def test_noise_is_drawn_once_however_many_parts(monkeypatch: Any) -> None:
     calls: list[int] = []
     real = step.add_noise
 
-    def counting(*arguments: Any) -> Any:
+    def counting(*arguments: Any, **options: Any) -> Any:
         calls.append(1)
-        return real(*arguments)
+        return real(*arguments, **options)
 
     monkeypatch.setattr(step, "add_noise", counting)
     model, (x, y) = tiny_model(), tiny_data()

@@ -25,10 +25,13 @@ class PrivateGradient:
     sigma: float
 
 
-def add_noise(clipped: ClippedSum, sigma: float, stream: RandomStream, kind: Noise = "float") -> PrivateGradient:
+def add_noise(
+    clipped: ClippedSum, sigma: float, stream: RandomStream, kind: Noise = "float", *, overwrite: bool = False
+) -> PrivateGradient:
     """Independent N(0, (σ · scale)²) on every coordinate, `scale` being the bound or, per layer, the parameter's own.
 
-    With `kind` "grid", see `grid`.
+    With `kind` "grid", see `grid`. With `overwrite`, large sums become noisy where they are, which saves a copy as large
+    as the model; the clipped sum is then used up.
 
     Guarantees: one Gaussian release with noise multiplier σ, because the sum's L2 sensitivity is at most 1, rounding
     included, once every parameter is divided by its scale. The sum and the noise are added in float64; later rounding is
@@ -43,18 +46,19 @@ def add_noise(clipped: ClippedSum, sigma: float, stream: RandomStream, kind: Noi
         if total.numel() < 2 * _PAIRS:
             small.setdefault(sigma * clipped.scale(name), []).append(name)
         else:
-            noisy[name] = _noisy(total, sigma * clipped.scale(name), stream)
+            noisy[name] = _noisy(total, sigma * clipped.scale(name), stream, overwrite)
     for scale, names in small.items():  # in one go: a nearly empty piece of noise takes as many calls as a full one
-        together = torch.cat([noisy[name].reshape(-1).double() for name in names])
-        pieces = torch.split(_noisy(together, scale, stream), [noisy[name].numel() for name in names])
-        noisy |= {name: piece.view(noisy[name].shape) for name, piece in zip(names, pieces, strict=True)}
+        together = torch.cat([noisy[name].reshape(-1).cpu().double() for name in names])
+        add_normal(together, scale, stream)
+        for name, piece in zip(names, torch.split(together, [noisy[name].numel() for name in names]), strict=True):
+            noisy[name] = piece.view(noisy[name].shape).to(noisy[name].device)
     return PrivateGradient(sums=noisy, sigma=sigma)
 
 
-def _noisy(total: Tensor, scale: float, stream: RandomStream) -> Tensor:
+def _noisy(total: Tensor, scale: float, stream: RandomStream, overwrite: bool) -> Tensor:
     """The total with noise, in its own precision; a piece at a time, so that float64 stays in the cache."""
     flat = total.reshape(-1).cpu()
-    noisy = torch.empty_like(flat)
+    noisy = flat if overwrite else torch.empty_like(flat)
     sums = torch.empty(min(len(flat), 2 * _PAIRS), dtype=torch.float64)
     for start in range(0, len(flat), 2 * _PAIRS):
         piece = sums[: len(flat) - start].copy_(flat[start : start + 2 * _PAIRS])

@@ -1,6 +1,7 @@
 """One step of DP-SGD, top to bottom: per-example gradients → clipping → noise → optimizer."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ def private_step(
     stream: RandomStream,
     noise: Noise = "float",
 ) -> ClippedSum:
-    """Update the parameters with a noisy, clipped gradient. Returns the (private) clipped sum, for internal metrics."""
+    """Update the parameters with a noisy, clipped gradient. Returns the (private) norms, for internal metrics."""
     return step_in_parts(
         model,
         loss,
@@ -72,7 +73,7 @@ def step_in_parts(
 
     Guarantees: what reaches the parameters is one Gaussian release of multiplier σ, the charged one (see
     `apportion.clipping`), and public constants, however the batch was split. The divisor is the nominal batch size:
-    dividing by the realised one would reveal it.
+    dividing by the realised one would reveal it. The sums are used up; what is returned has the norms alone.
     """
     if units is None:
         clipped = sum_over_parts(model, loss, parts, clip=clip, clipping=clipping)
@@ -80,8 +81,8 @@ def step_in_parts(
         clipped = clipped_sum_of_units(
             model, loss, parts, units.sizes, clip=clip, clipping=clipping, averaged=units.averaged
         )
-    update(model, optimizer, add_noise(clipped, sigma, stream, noise), nominal_batch_size)
-    return clipped
+    update(model, optimizer, add_noise(clipped, sigma, stream, noise, overwrite=True), nominal_batch_size)
+    return replace(clipped, sums={})
 
 
 def sum_over_parts(
