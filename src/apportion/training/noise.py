@@ -68,7 +68,7 @@ def _noisy(total: Tensor, scale: float, stream: RandomStream, overwrite: bool) -
 
 
 def add_normal(out: Tensor, scale: float, stream: RandomStream) -> None:
-    """Add independent N(0, scale²) to `out` (one-dimensional, float64, on the CPU), two from each 12 random bytes."""
+    """Add independent N(0, scale²) to `out` (one-dimensional, float64, on the CPU), two from each 16 random bytes."""
     scratch = _scratch.get(stream)
     if scratch is None:
         scratch = _scratch[stream] = _Scratch()
@@ -76,48 +76,43 @@ def add_normal(out: Tensor, scale: float, stream: RandomStream) -> None:
     for start in range(0, len(values), 2 * _PAIRS):
         piece = values[start : start + 2 * _PAIRS]
         pairs = (len(piece) + 1) // 2
-        stream.fill(scratch.bytes[: 12 * pairs])
-        words = scratch.bytes[: 8 * pairs].view(np.int64)
-        angles = scratch.bytes[8 * pairs : 12 * pairs].view(np.int32)
-        box_muller(words, angles, scale, piece[:pairs], piece[pairs:], scratch)
+        stream.fill(scratch.bytes[: 16 * pairs])
+        words = scratch.bytes[: 16 * pairs].view(np.int64)
+        box_muller(words[:pairs], words[pairs:], scale, piece[:pairs], piece[pairs:], scratch)
 
 
 def box_muller(
     words: NDArray[np.int64],
-    angles: NDArray[np.int32],
+    angles: NDArray[np.int64],
     scale: float,
     first: NDArray[np.float64],
     second: NDArray[np.float64],
     scratch: "_Scratch",
 ) -> None:
-    """Two normals from each uniform 64-bit word w and 32-bit angle: r cos θ is added to `first`, r sin θ to `second`.
+    """Two normals from two uniform 64-bit words w and v: r cos θ is added to `first`, r sin θ to `second`.
 
-    `second` may be one shorter. The radius r = √(−2 ln u), with u = |w + ½|/2⁶³, is computed in float64 as
-    √(126 ln 2 − ln (w + ½)²): 63 random bits, so that the tail has the right mass down to 2⁻⁶² and reaches 9.4.
-    Logarithms near 126 ln 2 are spaced by 2⁻⁴⁶, which is the resolution of r² near 0; _TOP is 2⁻⁴⁴ above, so that r² is
-    never negative and r at least 10⁻⁷. The angle has 32 bits and half a cell's offset, so that no coordinate is exactly 0.
-    The products are float64: noise on the coarser grid of float32 would show the low bits of the sum wherever the two
-    nearly cancel.
+    `second` may be one shorter. The radius is r = √(ln (1/u²)), u = |w + ½|/2⁶³: 63 random bits, so that the tail has the
+    right mass down to 2⁻⁶² and reaches 9.4; _TOP is a hair above 2¹²⁶, so that r is never 0. The angle is θ = (v + ½)π/2⁶³.
+
+    Everything is float64, and both r² and θ take all the values that float64 has there, however small r is. From a coarser
+    set the noise could be recognised: whoever sees a noisy pair would subtract the two sums in question, and only the true
+    one leaves something in the set. Angles of 32 bits, with waves in float32, tell any two sums apart in this way.
     """
     pairs = len(words)
-    radius, angle, wave, wide = (
-        scratch.radius[:pairs],
-        scratch.angle[:pairs],
-        scratch.wave[:pairs],
-        scratch.wide[:pairs],
-    )
-    squares = radius.numpy()  # numpy starts sooner and takes roots faster, torch has the faster logarithm and waves
-    np.add(words, 0.5, out=squares)
-    np.multiply(squares, squares, out=squares)
+    radius, angle, wave = scratch.radius[:pairs], scratch.angle[:pairs], scratch.wave[:pairs]
+    radii, turns, wide = radius.numpy(), angle.numpy(), wave.numpy()
+    # numpy starts sooner and takes roots faster, torch has the faster logarithm and waves
+    np.add(words, 0.5, out=radii)
+    np.multiply(radii, radii, out=radii)
+    np.divide(_TOP, radii, out=radii)
     radius.log_()
-    np.subtract(_TOP, squares, out=squares)
-    np.sqrt(squares, out=squares)
-    np.multiply(squares, scale, out=squares)
-    angle.copy_(torch.from_numpy(angles))
-    torch.add(_HALF_CELL, angle, alpha=2 * _HALF_CELL_ANGLE, out=angle)
+    np.sqrt(radii, out=radii)
+    np.multiply(radii, scale, out=radii)
+    np.add(angles, 0.5, out=turns)
+    np.multiply(turns, math.pi * 2.0**-63, out=turns)
     for waves, out in ((torch.cos, first), (torch.sin, second)):
-        np.copyto(wide, waves(angle, out=wave).numpy())
-        np.multiply(wide, squares, out=wide)
+        waves(angle, out=wave)
+        np.multiply(wide, radii, out=wide)
         np.add(out, wide[: len(out)], out=out)
 
 
@@ -125,18 +120,15 @@ def box_muller(
 # hundreds of times more on a busy machine.
 _PAIRS = 1 << 15
 
-_TOP = 126 * math.log(2) + 2.0**-44
-_HALF_CELL_ANGLE = math.pi * 2.0**-32
-_HALF_CELL = torch.tensor(_HALF_CELL_ANGLE)
+_TOP = 2.0**126 * (1 + 2.0**-52)
 
 
 class _Scratch:
     """Memory that is used again from step to step."""
 
     def __init__(self) -> None:
-        self.bytes = np.empty(12 * _PAIRS, np.uint8)
-        self.radius, self.wide = torch.empty(_PAIRS, dtype=torch.float64), np.empty(_PAIRS)
-        self.angle, self.wave = torch.empty(_PAIRS), torch.empty(_PAIRS)
+        self.bytes = np.empty(16 * _PAIRS, np.uint8)
+        self.radius, self.angle, self.wave = torch.empty(3, _PAIRS, dtype=torch.float64)
 
 
 _scratch: WeakKeyDictionary[RandomStream, _Scratch] = WeakKeyDictionary()
