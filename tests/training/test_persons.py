@@ -63,16 +63,49 @@ def test_ids_that_leave_a_record_without_a_person_are_refused(ids: Any) -> None:
         Persons.of(np.array(ids, dtype=object) if None in ids else ids, 3, ap.Person())
 
 
-@pytest.mark.parametrize("batching", [ap.Shuffle(batches=3), ap.Partition(batches=3), ap.Poisson(rate=0.3)])
-def test_a_persons_records_are_in_one_batch_and_batches_are_drawn_over_persons(batching: Any, tmp_path: Path) -> None:
+class Pairs(torch.utils.data.Dataset[Any]):
+    """A map-style data set."""
+
+    def __init__(self, x: Any, y: Any) -> None:
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.x[index], self.y[index]
+
+
+def mapped(x: Any, y: Any, directory: Path) -> Any:
+    np.save(directory / "x.npy", x.numpy())
+    return np.load(directory / "x.npy", mmap_mode="r"), y.numpy()
+
+
+@pytest.mark.parametrize(
+    ("batching", "source"),
+    [
+        (ap.Shuffle(batches=3), "tensors"),
+        (ap.Partition(batches=3), "tensors"),
+        (ap.Poisson(rate=0.3), "tensors"),
+        (ap.Partition(batches=3), "mapped"),
+        (ap.Partition(batches=3), "data set"),
+    ],
+    ids=lambda value: getattr(value, "kind", value),
+)
+def test_a_persons_records_are_in_one_batch_and_batches_are_drawn_over_persons(
+    batching: Any, source: str, tmp_path: Path
+) -> None:
     from apportion.training import start
 
     x, y = tiny_data()
     x[:, 3] = torch.as_tensor(IDS)  # so that batches show whose records they hold
+    data: Any = {"tensors": lambda: (x, y), "mapped": lambda: mapped(x, y, tmp_path), "data set": lambda: Pairs(x, y)}
     made = person_plan(batching=batching, budget=ap.Budget(epsilon=20.0, delta=1e-5))
     batches: list[list[int]] = []
     options: Any = {"loss": torch.nn.functional.cross_entropy, "optimizer": lambda p: torch.optim.SGD(p, lr=0.1)}
-    with start(tiny_model(), (x, y), made, unit=IDS, max_physical_batch=4, out=tmp_path / "run", **options) as run:
+    with start(
+        tiny_model(), data[source](), made, unit=IDS, max_physical_batch=4, out=tmp_path / "run", **options
+    ) as run:
         for epoch in run:
             for batch in epoch:
                 batches.append(batch.inputs[:, 3].int().tolist())

@@ -7,6 +7,7 @@ import pytest
 import torch
 from loop_comparison import flat
 from test_clipping_modes import ALL, per_layer
+from test_rules import Words
 from test_sensitivity import changes, linear_loss
 from torch import nn
 
@@ -129,18 +130,52 @@ def test_adding_a_person_moves_the_sum_by_at_most_the_bound(records, mode, gradi
                 assert flat(moved).norm() <= 1e-6 * clip
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_aligned_records_do_not_add_up_beyond_the_bound(dtype):
-    """A person with a thousand copies of one record, in a batch of many such persons: as long as a sum can be."""
+@pytest.mark.parametrize(
+    "kind", ["convolution", "sequence, Gram", "sequence, built", "attention", "layer norm", "nested"]
+)
+@pytest.mark.parametrize("mode", ["flat", "per-layer"])
+def test_adding_a_person_to_any_kind_of_layer_moves_the_sum_by_at_most_the_bound(kind, mode):
+    torch.manual_seed(2)
+    make, shape = ALL[kind]
+    model = make()
+    clipping, clip = clipping_of(mode, model), 0.3
+    inputs, targets = torch.randn(12, *shape), torch.rand(12) + 0.5
+    without = summed(model, inputs[5:], targets[5:], [4, 3], clip, clipping)
+    for change in changes(torch.float32):
+        changed = inputs.clone()
+        changed[2] = change(inputs[2])
+        found = summed(model, changed, targets, [5, 4, 3], clip, clipping)
+        moved = {name: value.double() - without.sums[name].double() for name, value in found.sums.items()}
+        assert torch.isfinite(flat(moved)).all()
+        assert flat({name: value / without.scale(name) for name, value in moved.items()}).norm() <= 1
+
+
+@pytest.mark.parametrize("kind", [*ALL, "words"])
+def test_regrouped_layers_and_built_gradients_agree(kind, monkeypatch):
+    """Two independent ways to a unit's gradient."""
+    torch.manual_seed(7)
+    make, shape = (lambda: Words(0), None) if kind == "words" else ALL[kind]
+    model = make().double()
+    inputs = torch.randint(0, 11, (13, 5)) if shape is None else torch.randn(13, *shape, dtype=torch.float64)
+    targets, sizes = torch.rand(13, dtype=torch.float64) + 0.5, [1, 2, 0, 1, 3, 6]
+    regrouped = summed(model, inputs, targets, sizes, 0.3, ap.Flat(), splits=(4,))
+    monkeypatch.setattr(by_unit, "can_regroup", lambda pieces: False)
+    built = summed(model, inputs, targets, sizes, 0.3, ap.Flat(), splits=(4,))
+    for name, value in built.sums.items():
+        torch.testing.assert_close(regrouped.sums[name], value, rtol=1e-8, atol=1e-11)
+
+
+@pytest.mark.parametrize("size", [(20, 10), (300, 300), (60, 1000)], ids=str)
+@pytest.mark.parametrize("gradient", GRADIENTS)
+def test_aligned_records_do_not_add_up_beyond_the_bound(size, gradient):
+    """Many persons with fifty copies of one record: as long as a sum can be, and so is its rounding."""
     torch.manual_seed(3)
-    model = nn.Linear(20, 10).to(dtype)
-    one = torch.randn(1, 20, dtype=dtype)
+    model = nn.Linear(*size)
     sizes = [50] * 40
-    inputs, targets = one.expand(2000, 20).clone(), torch.ones(2000, dtype=dtype)
-    for gradient in GRADIENTS:
-        everyone = summed(model, inputs, targets, sizes, 0.3337, ap.Flat(), gradient)
-        fewer = summed(model, inputs[50:], targets[50:], sizes[1:], 0.3337, ap.Flat(), gradient)
-        assert 0.99 * 0.3337 <= (flat(everyone.sums) - flat(fewer.sums)).norm() <= everyone.bound
+    inputs, targets = torch.randn(1, size[0]).expand(2000, size[0]).clone(), torch.ones(2000)
+    everyone = summed(model, inputs, targets, sizes, 0.3337, ap.Flat(), gradient)
+    fewer = summed(model, inputs[50:], targets[50:], sizes[1:], 0.3337, ap.Flat(), gradient)
+    assert 0.99 * 0.3337 <= (flat(everyone.sums) - flat(fewer.sums)).norm() <= everyone.bound
 
 
 def test_a_person_with_a_bad_record_adds_nothing_and_changes_nobody_else():

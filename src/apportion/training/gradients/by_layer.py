@@ -1,14 +1,24 @@
-"""Per-layer clipping of pieces: each layer is clipped by itself, as if it were the whole model."""
+"""Clipping of pieces in every mode. Per layer, each layer is clipped by itself, as if it were the whole model."""
 
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from apportion.training.clipping import ClippedSum, flat_norms, together
+from apportion.clipping import Clipping, PerLayer
+from apportion.training.clipping import ClippedSum, flat_norms, stability_of, together
 from apportion.training.gradients.pieces import Part, Piece, in_chunks
 from apportion.training.gradients.summation import ROWS_AT_ONCE, clip_and_sum_pieces
-from apportion.training.layers import Layer
+from apportion.training.layers import Layer, layers_of
+
+
+def clip_pieces(
+    pieces: Sequence[Piece], parameters: Mapping[str, Tensor], examples: int, clip: float, clipping: Clipping
+) -> ClippedSum:
+    """In the way of `clipping`."""
+    if isinstance(clipping, PerLayer):
+        return clip_and_sum_by_layer(pieces, parameters, examples, layers_of(parameters, clipping, clip))
+    return clip_and_sum_pieces(pieces, parameters, examples, clip, stability_of(clipping))
 
 
 def clip_and_sum_by_layer(

@@ -1,7 +1,8 @@
 """Gradients of units that consist of several records: added up, or averaged, and clipped as one.
 
-Per-record gradients are built a few records at a time and added up in float64; a unit is clipped when its last record
-has come, so a batch may be split anywhere, within a unit too.
+Units whose records have all come at once are clipped like examples, from regrouped pieces. For a unit that a split of the
+batch cuts in two, and for layers without a rule, per-record gradients are built a few at a time and added up in float64;
+such a unit is clipped when its last record has come.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,9 @@ from torch import Tensor
 from apportion.clipping import Clipping
 from apportion.errors import RunError
 from apportion.training.clipping import ClippedSum, PerExampleGradients, clip_and_sum
+from apportion.training.gradients.by_layer import clip_pieces
 from apportion.training.gradients.pieces import Piece, in_chunks
+from apportion.training.gradients.regrouping import can_regroup, groups_of, regrouped
 from apportion.training.gradients.summation import ROWS_AT_ONCE, coarsest, instantiated
 
 
@@ -22,7 +25,7 @@ class UnitSums:
     """Takes the gradients of a batch's records in order; `sizes` says how many consecutive ones are each unit's.
 
     Guarantees: those of `ClippedSum`, for units. Records of one unit touch that unit's sum only, so that NaN does not
-    spread. Sums are in float64; the stated bound is the one of the model's own precision, as for examples.
+    spread. The stated bound is the one of the model's own precision, as for examples.
     """
 
     def __init__(
@@ -48,8 +51,37 @@ class UnitSums:
         return max(1, ROWS_AT_ONCE // max(1, sum(parameter.numel() for parameter in self._parameters.values())))
 
     def add_pieces(self, pieces: Sequence[Piece], records: int) -> None:
-        for rows in in_chunks(torch.arange(records), self.at_once):
-            self.add(instantiated(pieces, rows), len(rows))
+        first, stop = self._whole_units(records) if can_regroup(pieces) else (0, 0)
+        if first == stop:
+            self._add_built(pieces, torch.arange(records))
+            return
+        start = self._seen
+        begin = int(self._ends[first] - self._sizes[first]) - start
+        end = int(self._ends[stop - 1]) - start
+        self._add_built(pieces, torch.arange(begin))
+        self._add_whole(pieces, first, stop, start)
+        self._add_built(pieces, torch.arange(end, records))
+
+    def _whole_units(self, records: int) -> tuple[int, int]:
+        """The range of units all of whose records are among the next ones."""
+        starts = self._ends - self._sizes
+        first = int(torch.searchsorted(starts, self._seen))
+        stop = int(torch.searchsorted(self._ends, self._seen + records, right=True))
+        return first, max(first, stop)
+
+    def _add_built(self, pieces: Sequence[Piece], rows: Tensor) -> None:
+        for some in in_chunks(rows, self.at_once):
+            self.add(instantiated(pieces, some), len(some))
+
+    def _add_whole(self, pieces: Sequence[Piece], first: int, stop: int, start: int) -> None:
+        sizes = self._sizes[first:stop]
+        starts = self._ends[first:stop] - sizes - start
+        device = next(iter(self._parameters.values())).device
+        some = sizes > 0
+        for group in groups_of(starts[some].to(device), sizes[some].to(device), self._averaged):
+            own = [regrouped(piece, group) for piece in pieces]
+            self._include(clip_pieces(own, self._parameters, len(group), self._clip, self._clipping))
+        self._seen = int(self._ends[stop - 1])
 
     def add(self, gradients: Mapping[str, Tensor], records: int) -> None:
         """The next records, (records, *shape) for every parameter that they touch."""
@@ -80,7 +112,9 @@ class UnitSums:
         if self._averaged:
             sizes = self._sizes[first : first + units].clamp(min=1)
             sums = {name: total / _column(sizes, total) for name, total in sums.items()}
-        some = self._clipped(sums)
+        self._include(self._clipped(sums))
+
+    def _include(self, some: ClippedSum) -> None:
         self._total = some if self._total is None else self._total.plus(some)
 
     def _clipped(self, sums: Mapping[str, Tensor]) -> ClippedSum:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from apportion import _checks
-from apportion.clipping import FLAT, Clipping, PerLayer
-from apportion.training.clipping import ClippedSum, stability_of
+from apportion.clipping import FLAT, Clipping
+from apportion.training.clipping import ClippedSum
 from apportion.training.gradients.allocation import keep_freed_memory
 from apportion.training.gradients.attention import without_fast_path
-from apportion.training.gradients.by_layer import clip_and_sum_by_layer
+from apportion.training.gradients.by_layer import clip_pieces
 from apportion.training.gradients.by_unit import UnitSums
 from apportion.training.gradients.per_example import clipped_sum_by_examples, gradients_by_examples, trainable
 from apportion.training.gradients.pieces import Piece, in_chunks
@@ -23,8 +23,6 @@ from apportion.training.gradients.proving import Recipe, prove
 from apportion.training.gradients.recording import Recorder, Site, replaced_forwards, without_gradients
 from apportion.training.gradients.registry import RuleDoesNotApply
 from apportion.training.gradients.sites import find_sites, noting
-from apportion.training.gradients.summation import clip_and_sum_pieces
-from apportion.training.layers import layers_of
 from apportion.training.losses import PerExampleLoss, per_example
 
 Recipes = MutableMapping[Hashable, Recipe | None]
@@ -166,10 +164,7 @@ class Preparation:
         return pieces
 
     def _of_pieces(self, pieces: list[Piece], examples: int, clip: float, clipping: Clipping) -> ClippedSum:
-        if isinstance(clipping, PerLayer):
-            layers = layers_of(self.parameters, clipping, clip)
-            return clip_and_sum_by_layer(pieces, self.parameters, examples, layers)
-        return clip_and_sum_pieces(pieces, self.parameters, examples, clip, stability_of(clipping))
+        return clip_pieces(pieces, self.parameters, examples, clip, clipping)
 
 
 class Prepared:
