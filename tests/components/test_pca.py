@@ -136,6 +136,23 @@ def test_lanczos_and_the_full_decomposition_agree() -> None:
     assert np.allclose(np.abs((pca.leading_directions(matrix, 8) * expected).sum(axis=0)), 1.0, atol=1e-9)
 
 
+@pytest.mark.slow
+def test_five_thousand_features_from_a_stream(tmp_path: Path) -> None:
+    features, directions = 5000, np.linalg.qr(np.random.default_rng(0).normal(size=(5000, 3)))[0]
+    component = ap.PrincipalComponents(dimensions=3, sigma=1.0)
+
+    def stream() -> Any:
+        generator = np.random.default_rng(1)
+        for _ in range(5):
+            yield (generator.normal(size=(400, 3)) * 2) @ directions.T
+
+    with writer(tmp_path / "ledger", component) as ledger:
+        found = pca.fit(stream(), 3, 1.0, ledger=ledger)
+    assert found.directions.shape == (features, 3)
+    # 2,000 unit rows in 3 directions against noise of spectral norm about √5000: nearly all of them is found
+    assert np.linalg.svd(directions.T @ found.directions, compute_uv=False).min() > 0.97
+
+
 def test_pieces_arrays_and_iterables_give_the_same_sum() -> None:
     data = low_rank(5000, 8, 4).astype(np.float32)
     whole = pca.second_moments(chunks_of(data))

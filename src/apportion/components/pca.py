@@ -30,6 +30,7 @@ from apportion.stages import PrincipalComponents
 BITS = 18  # of a coordinate: rows lie on multiples of 2^-18, second moments on multiples of 2^-36
 _UNIT = 2.0 ** (2 * BITS)
 MOST_ROWS = 1 << 26  # sums stay below 2^62
+_ROWS_HELD = 1 << 17  # sums stay below 2^53
 _MARGIN = 1 - 2.0**-32  # more than what rounding adds to a norm of up to a million coordinates
 _LANCZOS_FEATURES = 512
 
@@ -73,36 +74,48 @@ def release(component: PrincipalComponents, data: Any, releaser: Releaser) -> Pr
     return Projection(directions=leading_directions(noisy, component.dimensions), event=component.event)
 
 
-def clipped_rows(rows: NDArray[np.float64]) -> Whole:
+def clipped_rows(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Each row as whole multiples of 2⁻¹⁸ with a norm of at most 1, exactly; zeros for rows that are not finite."""
-    finite = np.isfinite(rows).all(axis=1, keepdims=True)
-    rows = np.where(finite, rows, 0.0)
-    largest = np.abs(rows).max(axis=1, initial=0.0, keepdims=True)
-    unit = rows / np.where(largest > 1, largest, 1.0)  # first, because squares of huge values overflow
-    norms = np.sqrt((unit**2).sum(axis=1, keepdims=True))
+    largest = np.abs(rows).max(axis=1, initial=0.0)  # NaN or infinite if anything in the row is
+    finite = np.isfinite(largest)
+    if not finite.all():
+        rows, largest = np.where(finite[:, None], rows, 0.0), np.where(finite, largest, 0.0)
+    whole: NDArray[np.float64] = (
+        rows / np.maximum(largest, 1.0)[:, None]
+    )  # first, because squares of huge values overflow
+    norms = np.sqrt(np.einsum("ij,ij->i", whole, whole))
     too_long = (largest > 1) | (norms > _MARGIN)
-    scaled = np.where(too_long, _MARGIN * unit / np.maximum(norms, 0.5), unit)
-    whole = np.trunc(scaled * 2.0**BITS).astype(np.int64)
-    assert bool(((whole**2).sum(axis=1) <= 1 << 2 * BITS).all())
+    whole *= (np.where(too_long, _MARGIN / np.maximum(norms, 0.5), 1.0) * 2.0**BITS)[:, None]
+    np.trunc(whole, out=whole)
+    assert bool((np.einsum("ij,ij->i", whole, whole) <= _UNIT).all())
     return whole
 
 
 def second_moments(chunks: Iterable[NDArray[np.float64]]) -> Whole:
-    """Σ x xᵀ over clipped rows, in units of 2⁻³⁶: private, and exact."""
+    """Σ x xᵀ over clipped rows, in units of 2⁻³⁶: private, and exact.
+
+    Whole numbers below 2⁵³ are exact in floating point, so sums are formed there for as many rows as that allows.
+    """
     total: Whole | None = None
-    seen = 0
+    held, in_it, seen = np.empty((0, 0)), 0, 0
     for chunk in chunks:
-        rows = clipped_rows(chunk).astype(np.float64)
+        rows = clipped_rows(chunk)
+        assert len(rows) <= _ROWS_HELD
         if total is None:
             total = np.zeros((rows.shape[1], rows.shape[1]), np.int64)
+            held = np.zeros(total.shape)
         if rows.shape[1] != len(total):
             raise DataError(f"all pieces of the data must have the same columns, got {len(total)} and {rows.shape[1]}")
-        seen += len(rows)
+        seen, in_it = seen + len(rows), in_it + len(rows)
         if seen > MOST_ROWS:
             raise DataError(f"at most {MOST_ROWS:,} rows can be summed exactly")
-        total += (rows.T @ rows).astype(np.int64)  # exact: at most 2^12 rows of products below 2^36
+        if in_it > _ROWS_HELD:
+            total += held.astype(np.int64)
+            held[:], in_it = 0.0, len(rows)
+        held += rows.T @ rows
     if total is None or not len(total):
         raise DataError("data holds no rows, or rows without columns")
+    total += held.astype(np.int64)
     return total
 
 
@@ -123,14 +136,17 @@ def leading_directions(matrix: NDArray[np.float64], dimensions: int) -> NDArray[
     By Lanczos iteration where there are many features and few directions, otherwise all at once.
     """
     from scipy.linalg import eigh
-    from scipy.sparse.linalg import eigsh
+    from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
     features = len(matrix)
     dimensions = _checks.count("dimensions", dimensions)
     if features > _LANCZOS_FEATURES and dimensions <= features // 10:
-        values, vectors = eigsh(matrix, k=dimensions, which="LA", v0=np.ones(features))
-        vectors = vectors[:, np.argsort(-values, kind="stable")]
+        try:
+            values, vectors = eigsh(matrix, k=dimensions, which="LA", v0=np.ones(features))
+        except ArpackNoConvergence:  # slower, and always there: what was paid for must not be lost
+            values, vectors = eigh(matrix, subset_by_index=(features - dimensions, features - 1))
     else:
-        vectors = eigh(matrix, subset_by_index=(features - dimensions, features - 1))[1][:, ::-1]
+        values, vectors = eigh(matrix, subset_by_index=(features - dimensions, features - 1))
+    vectors = vectors[:, np.argsort(-values, kind="stable")]
     peaks = vectors[np.abs(vectors).argmax(axis=0), np.arange(dimensions)]
     return np.asarray(vectors * np.where(peaks < 0, -1.0, 1.0))

@@ -21,6 +21,7 @@ Whole = NDArray[np.int64]
 WholeNormals = Callable[[int, float, RandomStream], Whole]
 
 _ROWS = 4096
+_CELLS = 1 << 22  # of a piece: what is copied while one is worked on stays small
 _MOST_DEVIATION = 2.0**49  # 8.6 of them stay below 2^53
 
 
@@ -74,8 +75,9 @@ def chunks_of(data: Any, rows: int = _ROWS) -> Iterator[NDArray[np.float64]]:
         pieces = iter(data)
     for piece in pieces:
         array = _matrix(piece)
-        for start in range(0, len(array), rows):
-            yield array[start : start + rows].astype(np.float64)
+        few = max(64, min(rows, _CELLS // max(1, array.shape[1])))
+        for start in range(0, len(array), few):
+            yield array[start : start + few].astype(np.float64)
 
 
 def _matrix(piece: ArrayLike) -> NDArray[Any]:
