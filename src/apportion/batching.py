@@ -89,7 +89,8 @@ class Partition:
         """Any length will do: constants come from the declared number, never from this one."""
 
     def draw(self, length: int, stream: RandomStream) -> Iterator[Indices]:
-        bins = stream.below(self.steps, length)
+        # In as few bytes as will do: sorted quickly, and data larger than memory has many records.
+        bins = stream.below(self.steps, length).astype(np.min_scalar_type(self.steps - 1))
         order = np.argsort(bins, kind="stable")
         ends = np.cumsum(np.bincount(bins, minlength=self.steps))
         yield from np.split(order, ends[:-1])

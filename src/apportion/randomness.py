@@ -53,7 +53,8 @@ class RandomStream:
         words = self.words(count)
         while limit < 1 << 64 and (rejected := np.flatnonzero(words >= np.uint64(limit))).size:
             words[rejected] = self.words(rejected.size)
-        return (words % np.uint64(bound)).astype(np.int64)
+        words %= np.uint64(bound)
+        return words.view(np.int64)
 
     def permutation(self, length: int) -> NDArray[np.int64]:
         """A uniformly random permutation of 0 … length − 1: the order of distinct random keys."""

@@ -3,6 +3,7 @@
 from apportion.public import PaidLooks, Public
 from apportion.training.finished import FinishedRun
 from apportion.training.frozen import ClassWeighted, Projection, Standardise
+from apportion.training.group_norm import Replaced, replace_batch_norm
 from apportion.training.learning_rate import LinearThenConstant
 from apportion.training.loop import fit, start
 from apportion.training.rehearsal import Prospect, rehearse
@@ -11,6 +12,7 @@ from apportion.training.selecting import select
 from apportion.training.steering import EarlyStop
 from apportion.training.tokens import Batch, Epoch
 from apportion.training.trials import Configuration
+from apportion.training.watching import EpochReport, Logger, TensorBoard
 
 __all__ = [
     "Batch",
@@ -18,16 +20,21 @@ __all__ = [
     "Configuration",
     "EarlyStop",
     "Epoch",
+    "EpochReport",
     "FinishedRun",
     "LinearThenConstant",
+    "Logger",
     "PaidLooks",
     "Projection",
     "Prospect",
     "Public",
+    "Replaced",
     "Run",
     "Standardise",
+    "TensorBoard",
     "fit",
     "rehearse",
+    "replace_batch_norm",
     "select",
     "start",
 ]

@@ -78,7 +78,8 @@ def _unsuitable_modules(model: torch.nn.Module) -> Iterator[str]:
         label = f"{name or 'the model'} ({type(module).__name__})"
         if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
             yield (
-                f"{label} mixes the examples of a batch: replace it by torch.nn.GroupNorm, or pin it with .eval() "
+                f"{label} mixes the examples of a batch: replace it by torch.nn.GroupNorm "
+                "(apportion.training.replace_batch_norm does so on a copy), or pin it with .eval() "
                 "before training if its statistics come from public data"
             )
 

@@ -10,7 +10,7 @@
 It ends by itself when the plan's epochs are done; leaving the `with` block releases the weights.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from apportion.training.progress import Progress, Silent, Watcher
 from apportion.training.run import Run
 from apportion.training.sources import Data
 from apportion.training.steering import EarlyStop, Weights
+from apportion.training.watching import Callback, Logger
 
 start = Run
 
@@ -51,6 +52,8 @@ def fit(
     workers: int = 0,
     max_physical_batch: int | None = None,
     memory_limit: int | None = None,
+    callbacks: Iterable[Callback] = (),
+    loggers: Iterable[Logger] = (),
     progress: bool = True,
     seeded_for_research_only: int | None = None,
     resume: bool = False,
@@ -59,9 +62,10 @@ def fit(
     """Train `model` in place as `plan` says, record every epoch in the run directory `out`, and release the weights.
 
     `data` is (inputs, targets) as tensors or arrays (a `numpy.memmap` stays on disk), a map-style data set of pairs, read
-    by `workers` processes, or a table of `apportion.data.stream_table`; so may be `holdout`, which, if
-    given, is scored after every epoch into the private metrics file and nowhere else. `keep` are
-    further private files to put into the run directory. `progress` shows a bar.
+    by `workers` processes, or a table of `apportion.data.stream_table`; so may be `holdout`, which, if given, is scored
+    after every epoch into the private metrics file and nowhere else. `keep` are further private files to put into the run
+    directory. `progress` shows a bar. `callbacks` are called after every epoch with an `EpochReport`, which is public;
+    `loggers` are told the same, and the private metrics too if they keep to the run directory.
 
     What may steer the run: `validation`, Public((inputs, targets)), scored after every epoch into the ledger; `stop`, an
     `EarlyStop` by those scores; `scheduler`, which makes a learning rate scheduler of the optimizer, stepped after every
@@ -95,6 +99,8 @@ def fit(
         workers=workers,
         max_physical_batch=max_physical_batch,
         memory_limit=memory_limit,
+        callbacks=callbacks,
+        loggers=loggers,
         seeded_for_research_only=seeded_for_research_only,
         resume=resume,
         unit=unit,

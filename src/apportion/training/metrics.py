@@ -1,5 +1,6 @@
 """Internal metrics: computed from private data, written to the run directory and published nowhere."""
 
+import math
 from typing import Any
 
 import torch
@@ -12,36 +13,53 @@ from apportion.training.records import Records
 _PIECE = 4096
 
 
+class Norms:
+    """Gradient norms, counted in cells of 1 %: an epoch of any length takes the same memory."""
+
+    _CELLS, _SMALLEST, _WIDTH = 6000, 1e-13, math.log(1.01)
+
+    def __init__(self) -> None:
+        self._counts = torch.zeros(self._CELLS, dtype=torch.int64)
+        self.records = self.above = 0
+
+    def add(self, norms: Tensor, threshold: float) -> None:
+        self.records += len(norms)
+        self.above += int((norms > threshold).sum())
+        finite = norms[torch.isfinite(norms)].double().cpu()
+        cells = (finite.clamp(min=self._SMALLEST).log() - math.log(self._SMALLEST)) / self._WIDTH
+        self._counts += torch.bincount(cells.long().clamp(0, self._CELLS - 1), minlength=self._CELLS)
+
+    def median(self) -> float | None:
+        """Of the finite ones, to half a per cent."""
+        total = int(self._counts.sum())
+        if not total:
+            return None
+        cell = int(torch.searchsorted(self._counts.cumsum(0), (total + 1) // 2))
+        return 0.0 if cell == 0 else self._SMALLEST * math.exp((cell + 0.5) * self._WIDTH)
+
+
 class EpochMetrics:
     """Gradient norms of one epoch, for choosing the clipping norm next time; with per-layer clipping, of every layer."""
 
     def __init__(self) -> None:
-        self._norms: list[Tensor] = []
-        self._layers: dict[str, list[Tensor]] = {}
-        self._clip = 0.0
+        self._norms = Norms()
+        self._layers: dict[str, Norms] = {}
 
     def add(self, clipped: ClippedSum, clip: float) -> None:
-        self._norms.append(clipped.norms.detach().cpu())
+        self._norms.add(clipped.norms.detach(), clip)
         for name, norms in (clipped.layer_norms or {}).items():
-            self._layers.setdefault(name, []).append(norms.detach().cpu())
-        self._clip = clip
+            self._layers.setdefault(name, Norms()).add(norms.detach(), clip)
 
     def take(self) -> dict[str, Any]:
         """The summary of what was added since the last call."""
-        norms = torch.cat(self._norms) if self._norms else torch.empty(0)
-        layers = {name: _median(torch.cat(some)) for name, some in self._layers.items()}
-        self._norms, self._layers = [], {}
-        median = _median(norms)
+        norms, layers = self._norms, {name: some.median() for name, some in self._layers.items()}
+        self._norms, self._layers = Norms(), {}
+        median = norms.median()
         if median is None:
             return {}
         if layers:
             return {"gradient_norm_median": median, "layer_norm_medians": layers}
-        return {"gradient_norm_median": median, "clipped_share": float((norms > self._clip).double().mean())}
-
-
-def _median(norms: Tensor) -> float | None:
-    finite = norms[torch.isfinite(norms)]
-    return float(finite.median()) if len(finite) else None
+        return {"gradient_norm_median": median, "clipped_share": norms.above / norms.records}
 
 
 def score(model: torch.nn.Module, loss: PerExampleLoss, data: Records) -> dict[str, float]:

@@ -27,6 +27,7 @@ from apportion.training.run_directory import RunDirectory
 from apportion.training.sources import Data
 from apportion.training.step import ordinary_step, step_in_parts
 from apportion.training.tokens import Batch, Epoch
+from apportion.training.watching import Callback, EpochReport, Logger, Watchers, report_of
 
 
 class Run:
@@ -47,6 +48,8 @@ class Run:
         workers: int = 0,
         max_physical_batch: int | None = None,
         memory_limit: int | None = None,
+        callbacks: Iterable[Callback] = (),
+        loggers: Iterable[Logger] = (),
         seeded_for_research_only: int | None = None,
         resume: bool = False,
         unit: Any = None,
@@ -54,8 +57,8 @@ class Run:
     ) -> None:
         """Everything that can be refused is refused here, before the run directory exists.
 
-        `unit`, `workers`, `max_physical_batch` and `memory_limit` are as in `fit`; `steering` is `validation`, `stop`,
-        `scheduler`, `scheduler_every`, `weights` and `averaging`, as there.
+        What is not explained here is as in `fit`; `steering` is `validation`, `stop`, `scheduler`, `scheduler_every`,
+        `weights` and `averaging`.
         """
         self._ready = make_ready(
             model,
@@ -72,6 +75,7 @@ class Run:
             steering=steering,
         )
         self.directory = Path(out)
+        self._watchers = Watchers(callbacks, loggers)
         self._steering, self._guard = self._ready.steering, self._ready.guard
         self._keep = dict(keep or {})
         self._seed = seeded_for_research_only
@@ -125,6 +129,7 @@ class Run:
                 self._restore(self._run.saved)
             self._stream = self._run.new_stream(self._seed)
             self._ledger = self._run.ledger
+            self._watchers.open(self.directory)
             self._ready.preparation.run(self._ready.records, self._run, self._stream)
             self._guard.accept(self._ready.preparation.names)
             if self._run.saved is not None and self._run.saved.slot == self._ledger.used_slots - 1:
@@ -138,6 +143,7 @@ class Run:
         self._current = self._epoch = None  # what is stepped from now on is refused
         guard.close_model(self.model, private=not isinstance(self.plan, NonPrivatePlan))
         self._run.close()
+        self._watchers.close()
 
     def _create(self) -> RunDirectory:
         return RunDirectory.create(
@@ -200,17 +206,29 @@ class Run:
         self._guard.before_release()
         self._steering.epoch_over()
         self._run.save(self._checkpoint(slot))
-        line: dict[str, Any] = {"epoch": slot.index, "sigma": slot.sigma, "seconds": seconds, **self._metrics.take()}
+        private: dict[str, Any] = {"seconds": seconds, **self._metrics.take()}
         if self._ready.holdout is not None:
-            line["holdout"] = score(self.model, self._ready.loss, self._ready.holdout)
-        self._run.add_metrics(line)
+            private["holdout"] = score(self.model, self._ready.loss, self._ready.holdout)
+        self._run.add_metrics({"epoch": slot.index, "sigma": slot.sigma, **private})
         try:
             scored = self._steering.record(self.completed, self._ledger, self._stream)
         except BudgetExhausted:
             return False
         if scored and self._steering.follow(self._ledger.scores):
             self._run.save(self._checkpoint(slot))
+        self._watchers.epoch_over(self._report(slot), private)
         return True
+
+    def _report(self, slot: Slot) -> EpochReport:
+        scores = self._ledger.scores
+        return report_of(
+            self.model,
+            self.optimizer,
+            index=slot.index,
+            completed=self.completed,
+            sigma=slot.sigma,
+            score=scores[-1] if scores else None,
+        )
 
     def _checkpoint(self, slot: Slot) -> Checkpoint:
         return Checkpoint(

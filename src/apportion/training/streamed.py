@@ -17,6 +17,8 @@ from apportion.data.rows import Rows, Sorted
 from apportion.errors import DataError
 from apportion.training.records import Gathered, Indices, Part, Records, pieces
 
+_ROWS = 1 << 16
+
 
 class Place:
     """Where a model computes: brings parts to its device and floating-point numbers to its precision."""
@@ -83,8 +85,10 @@ class TableOnDisk(Records):
         return self._part(np.empty(0, self._rows.dtype))
 
     def labels(self) -> Tensor:
-        found = [rows["target"] for _, rows in self._rows.pieces(1 << 18)]
-        return torch.from_numpy(np.concatenate([np.empty(0, self._rows.dtype["target"]), *found]))
+        targets = np.empty(len(self), self._rows.dtype["target"])
+        for first, rows in self._rows.pieces(_ROWS):
+            targets[first : first + len(rows)] = rows["target"]
+        return torch.from_numpy(targets)
 
     def _part(self, rows: Rows) -> Part:
         inputs, targets = (torch.from_numpy(np.ascontiguousarray(rows[name])) for name in ("inputs", "target"))

@@ -9,7 +9,8 @@ from test_rules import data, squared
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from apportion.training.gradients import clipped_sum, prepare
+from apportion.training.gradients import clipped_sum, per_example_gradients, prepare
+from apportion.training.gradients.per_example import one_after_the_other
 
 
 class Twice(nn.Module):
@@ -35,6 +36,28 @@ class Twice(nn.Module):
 )
 def test_a_layer_called_twice(layer, shape):
     assert_matches_loop(Twice(layer), squared, *data(5, *shape))
+
+
+class TwoNames(nn.Module):
+    """One module under two names, as in a list of layers of which one has a name of its own."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+        self.all = nn.ModuleList([nn.Linear(4, 4), layer])
+
+    def forward(self, inputs):
+        return self.all[1](torch.tanh(self.all[0](inputs)))
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(4, 4), nn.LayerNorm(4), nn.PReLU(init=0.3)], ids=str)
+def test_a_module_with_two_names_keeps_its_values(layer):
+    model = TwoNames(layer)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    assert_matches_loop(model, squared, *data(5, 4))
+    per_example_gradients(model, squared, *data(5, 4))
+    one_after_the_other(model, squared, *data(5, 4))
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
 
 
 class Tied(nn.Module):

@@ -1,7 +1,7 @@
 """Per-example gradients by `torch.func`: right for every model, the oracle of all faster rules and their last fallback."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,6 +30,21 @@ def trainable(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
+def in_every_place(model: torch.nn.Module, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Values of parameters and buffers, by the name of each place in the model where they stand, for `functional_call`.
+
+    Each place once: a module that stands under two names would not get its own values back. So with tie_weights=False.
+    """
+    names = {id(tensor): name for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+    found = {}
+    for path, module in model.named_modules():
+        for key, tensor in (*module._parameters.items(), *module._buffers.items()):
+            name = None if tensor is None else names.get(id(tensor))
+            if name is not None and name in values:
+                found[f"{path}.{key}" if path else key] = values[name]
+    return found
+
+
 def per_example_gradients(
     model: torch.nn.Module, loss: PerExampleLoss, inputs: Tensor, targets: Tensor
 ) -> PerExampleGradients:
@@ -39,7 +54,7 @@ def per_example_gradients(
         return PerExampleGradients(gradients={name: p.new_zeros((0, *p.shape)) for name, p in parameters.items()})
 
     def loss_of_one(values: dict[str, Tensor], example: Tensor, target: Tensor) -> Tensor:
-        outputs = functional_call(model, values, (example.unsqueeze(0),))
+        outputs = functional_call(model, in_every_place(model, values), (example.unsqueeze(0),), tie_weights=False)
         return loss(outputs, target.unsqueeze(0)).squeeze(0)
 
     vectorised: Callable[..., Any] = vmap(grad(loss_of_one), in_dims=(None, 0, 0), randomness="different")
@@ -68,8 +83,9 @@ def one_after_the_other(
     for i in range(len(inputs)):
         values = {name: parameter.detach().clone().requires_grad_() for name, parameter in trainable(model).items()}
         with torch.enable_grad():
-            inside = {f"model.{name}": value for name, value in values.items()}
-            functional_call(_LossAndBackward(model, loss), inside, (inputs[i : i + 1], targets[i : i + 1]))
+            inside = {f"model.{name}": value for name, value in in_every_place(model, values).items()}
+            one = (inputs[i : i + 1], targets[i : i + 1])
+            functional_call(_LossAndBackward(model, loss), inside, one, tie_weights=False)
         rows.append({name: torch.zeros_like(v) if v.grad is None else v.grad for name, v in values.items()})
     return PerExampleGradients(gradients={name: torch.stack([row[name] for row in rows]) for name in rows[0]})
 

@@ -18,6 +18,7 @@ from torch.func import functional_call
 
 from apportion.training.clipping import flat_norms
 from apportion.training.gradients.attention import without_fast_path
+from apportion.training.gradients.per_example import in_every_place
 from apportion.training.gradients.pieces import Piece
 from apportion.training.gradients.recording import Recorder, Site, replaced_forwards
 from apportion.training.gradients.sites import noting, with_values
@@ -123,12 +124,14 @@ def _prove(
     comparison = _Comparison(model, loss, sites)
     for kind in ATTEMPTS:
         values = _values(model, moved=kind.moved)
-        named = {f"model.{name}": value for name, value in values.items()}
-        named |= {f"model.{name}": buffer.clone() for name, buffer in model.named_buffers()}
+        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        named = {f"model.{name}": value for name, value in in_every_place(model, {**values, **buffers}).items()}
         x, y = _random_examples(inputs, targets, normal=kind.normal)
         with torch.random.fork_rng(), torch.enable_grad(), without_fast_path():
             try:
-                recipe: Recipe | None = functional_call(comparison, named, (x, y, values, channels_last))
+                recipe: Recipe | None = functional_call(
+                    comparison, named, (x, y, values, channels_last), tie_weights=False
+                )
                 return recipe
             except NotFinite:
                 continue
