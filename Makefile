@@ -42,6 +42,7 @@ bench: setup
 	$(BIN)/python benchmarks/verify.py
 	$(BIN)/python benchmarks/gradients.py
 	$(BIN)/python benchmarks/noise.py
+	$(BIN)/python benchmarks/streaming.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
