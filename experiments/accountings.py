@@ -58,7 +58,7 @@ def report(records: Sequence[Record]) -> Report:
 
     def line(what: str, holds: str, key: str, kind: str) -> list[object]:
         trained = accuracies.get(kind)
-        accuracy = "–" if trained is None else f"{trained}, {trained.count} trials"
+        accuracy = "–" if trained is None else f"{trained}, {trained.count} trial{'s' if trained.count > 1 else ''}"
         return [what, holds, words.number(found[key]), words.number(found[f"{key}_with_pca"]), accuracy]
 
     lines = [
@@ -107,13 +107,10 @@ def _accuracy(accuracies: dict[str, Spread]) -> str:
     if len(accuracies) < 2:
         return ""
     difference = 100 * (accuracies["partition"].mean - accuracies["shuffle"].mean)
-    width = _width(accuracies)
-    return f"Accuracy differs by {difference:+.2f} points, where two trials of one batching differ by up to {width}."
-
-
-def _width(accuracies: dict[str, Spread]) -> str:
+    if min(found.count for found in accuracies.values()) == 1:
+        return f"Accuracy differs by {difference:+.1f} points; with one model each, the spread is not known."
     widest = max(100 * (found.high - found.low) for found in accuracies.values())
-    return f"{widest:.2f}" if widest else "an amount not measured (one trial)"
+    return f"Accuracy differs by {difference:+.1f} points, where trials of one batching differ by up to {widest:.1f}."
 
 
 def _certified(of: dict[str, list[Record]]) -> str:

@@ -51,7 +51,8 @@ def rows(noise: Noise, trials: int, quick: bool) -> Sequence[Row]:
         named, same = [named[0], named[-1]], same[-1:]
     epochs = 2 if quick else 100
     non_private = {"kind": "non-private", "epochs": epochs, "batching": "shuffle", "records": common["records"]}
-    return [*(Row(settings=settings, trials=trials) for settings in (*named, *same)), Row(settings=non_private)]
+    first, last = ([Row(settings=settings, trials=trials) for settings in group] for group in (named, same))
+    return [*first, Row(settings=non_private), *last]
 
 
 def model() -> "torch.nn.Module":

@@ -21,6 +21,8 @@ class Spread:
         >>> str(Spread(mean=0.93, low=0.92, high=0.94, count=3))
         '.930 (.920–.940)'
         """
+        if self.count == 1:
+            return short(self.mean)
         return f"{short(self.mean)} ({short(self.low)}–{short(self.high)})"
 
 

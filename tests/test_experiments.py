@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from apportion import canonical
-from experiments import catalogue, kept, page, paper, running
+from experiments import accountings, catalogue, kept, mnist, page, paper, running
 from experiments.__main__ import main
 from experiments.experiment import Experiment, Record, Report, Result, Row, Settings, Table
 
@@ -139,3 +139,40 @@ def test_the_counterexample_is_inside_the_papers_condition_and_found_in_two_ways
     assert record.settings["order"] <= record.result["largest_order"]
     assert math.isclose(record.result["divergence"], record.result["divergence_by_binomial"], rel_tol=1e-6)
     assert record.result["divergence_by_binomial"] > record.result["bound"]
+
+
+@pytest.mark.parametrize(("noise", "layers"), [("each", 2), ("scaled", 1)])
+def test_noise_on_each_layer_is_charged_for_every_layer_and_the_projection_is_in_the_total(
+    noise: mnist.Noise, layers: int
+) -> None:
+    row = mnist.rows(noise, 10, quick=False)[0]
+    plan = mnist.plan_of(row.settings, 60_000)
+    assert len(plan.slots) == paper.SCHEDULES["uniform"]["epochs"]
+    assert plan.rho == pytest.approx(layers * paper.RHO + 1 / 512, rel=1e-12)
+    assert plan.batching.steps == paper.BATCHES
+
+
+@pytest.mark.parametrize("name", [name for name in paper.SCHEDULES if name != "validation"])
+@pytest.mark.parametrize("noise", ["each", "scaled"])
+def test_a_schedule_runs_as_many_epochs_as_the_paper_says_however_layers_are_charged(
+    name: str, noise: mnist.Noise
+) -> None:
+    (row,) = [
+        r for r in mnist.rows(noise, 10, False) if (r.settings["kind"], r.settings.get("schedule")) == ("private", name)
+    ]
+    assert mnist.plan_of(row.settings, 60_000).epochs == paper.SCHEDULES[name]["epochs"]
+
+
+def test_the_three_accountings_are_the_papers_the_exact_one_and_the_partitions(tmp_path: Path) -> None:
+    found = accountings.compute(accountings.rows(False)[0].settings, tmp_path)
+    assert found["paper"] == pytest.approx(6.78, abs=5e-3)
+    assert found["exact"] == pytest.approx(5.68, abs=5e-3)
+    assert 0.99 * 0.43627 <= found["partition_at_least"] <= found["partition"] <= 1.005 * 0.43627
+    assert found["partition"] < found["partition_with_pca"] < 0.5
+
+
+@pytest.mark.parametrize("name", ["cancer", "mnist-as-worded", "mnist-honest", "three-accountings"])
+def test_no_committed_run_spent_more_than_is_certified(name: str) -> None:
+    for record in committed(name):
+        if "rho" in record.settings:
+            assert record.result["rho"] <= record.result["rho_certified"] * (1 + 1e-9)
