@@ -126,7 +126,7 @@ def person_in_words(certificate: dict[str, Any]) -> str:
 
 def clipping_in_words(clipping: Any, clip: Any) -> str:
     if isinstance(clip, list):
-        return clipping_in_words(clipping, clip[0]["value"]) + _later(clip)
+        return clipping_in_words(clipping, clip[0]["value"]) + _later("the norm", clip)
     match clipping:
         case "flat":
             return f"clipped to L2 norm {clip:g} (flat clipping)"
@@ -265,7 +265,8 @@ def _inputs(certificate: dict[str, Any]) -> list[str]:
 def batching_in_words(data: dict[str, Any], unit: str = "example") -> str:
     name, size = next((name, value) for name, value in data.items() if name != "kind")
     if isinstance(size, list):
-        return batching_in_words(data | {name: size[0]["value"]}, unit) + _later(size)
+        what = "the probability" if name == "rate" else "their number"
+        return batching_in_words(data | {name: size[0]["value"]}, unit) + _later(what, size)
     match data:
         case {"kind": "shuffle", "batches": batches}:
             return f"reshuffled every epoch and cut into {batches} batches of fixed size (no amplification)"
@@ -277,8 +278,8 @@ def batching_in_words(data: dict[str, Any], unit: str = "example") -> str:
             raise AssertionError(f"no words for {data}")
 
 
-def _later(values: list[dict[str, Any]]) -> str:
+def _later(what: str, values: list[dict[str, Any]]) -> str:
     """What a number given for the first epoch becomes in later ones."""
     shown = [f"{entry['value']:g} from epoch {entry['from']} on" for entry in values[1:_MOST_VALUES]]
     more = [f"{len(values) - _MOST_VALUES} more changes later"] if len(values) > _MOST_VALUES else []
-    return f" (that number: {', '.join(shown + more)})" if shown else ""
+    return f" ({what}: {', '.join(shown + more)})" if shown else ""

@@ -4,6 +4,7 @@ from apportion.public import PaidLooks, Public
 from apportion.training.finished import FinishedRun
 from apportion.training.frozen import ClassWeighted, Projection, Standardise
 from apportion.training.group_norm import Replaced, replace_batch_norm
+from apportion.training.layers import count_layers
 from apportion.training.learning_rate import LinearThenConstant
 from apportion.training.loop import fit, start
 from apportion.training.rehearsal import Prospect, rehearse
@@ -32,6 +33,7 @@ __all__ = [
     "Run",
     "Standardise",
     "TensorBoard",
+    "count_layers",
     "fit",
     "rehearse",
     "replace_batch_norm",
