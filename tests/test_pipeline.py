@@ -80,6 +80,16 @@ def test_partition_training_gets_less_noise_than_its_gaussian_share(tmp_path: Pa
         assert 0.999 * 2.0 <= plan.guarantee.epsilon <= 2.0 * (1 + 1e-9)
 
 
+def test_a_component_is_given_its_share_from_python() -> None:
+    budget = ap.Budget(epsilon=2.0, delta=1e-5)
+    pca = pipeline.with_share(ap.PrincipalComponents(dimensions=3, sigma=1.0), 1 - 1e-9, budget, "add-remove")
+    assert gaussian_delta(1 / pca.sigma, 2.0) == pytest.approx(1e-5, rel=1e-5)  # the whole budget in one release
+    doubled = pipeline.with_share(pca, 0.25, budget, "add-remove")
+    assert doubled.sigma == pytest.approx(2 * pca.sigma, rel=1e-8)
+    replaced = pipeline.with_share(pca, 0.25, budget, "replace-one")
+    assert replaced.sigma == pytest.approx(math.sqrt(2) * doubled.sigma, rel=1e-8)
+
+
 def test_a_given_sigma_is_kept_and_the_rest_is_solved(tmp_path: Path) -> None:
     text = "[budget]\nepsilon = 2.0\ndelta = 1e-5\n[pca]\ndimensions = 60\nsigma = 16\n" + TRAINING
     plan = plan_from(tmp_path, text)

@@ -1,6 +1,7 @@
 """Private evaluation: sensitivity, noise, scores against ordinary ones, and error bars that include the noise."""
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,26 @@ def test_what_the_noise_drowned_has_no_score() -> None:
         "tables": {"auroc": [[[1, -4], [2, 2]]], "calibration": [[-5], [2]]},
     }
     assert scores.scores(drowned) == {}
+
+
+@pytest.mark.parametrize("row", [[3.0, -1.0], [math.nan, 0.0], [math.inf, 1.0], [1e308, -1e308]])
+def test_replayed_on_a_neighbour_the_released_tables_move_by_that_record_alone(
+    kept: Path, tmp_path: Path, row: Any
+) -> None:
+    logits, targets = problem(30, 2)
+    released = []
+    for number, records in enumerate((30, 31)):
+        shutil.copytree(kept / "run", tmp_path / str(number))
+        run, generator = tmp_path / str(number), np.random.default_rng(8)
+        counts = counted(np.concatenate([logits, [row]])[:records], np.append(targets, 1)[:records])
+        found = evaluation.release(
+            run / "ledger.jsonl", run / "lock", EVERYTHING, counts, on_top_of_the_plan=True,
+            normals=lambda count, deviation, _, drawn=generator: np.rint(drawn.normal(0, deviation, count)).astype(int),
+        )  # fmt: skip
+        assert found.tables is not None
+        tables = [np.ravel(table) for table in found.tables.values()]
+        released.append(np.concatenate([[found.right, found.wrong], *tables]))
+    assert 1 <= ((released[1] - released[0]) ** 2).sum() <= 4
 
 
 @pytest.fixture

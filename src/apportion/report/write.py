@@ -174,4 +174,6 @@ def _last(seen: Look, *path: str) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_text(inner)}" for name, inner in value.items())
+    if isinstance(value, list):
+        return "; ".join(map(_text, value)) or "–"
     return "–" if value is None else str(value)

@@ -74,6 +74,8 @@ def prepare_job(
             f"delta = {found.delta:g} exceeds 1/examples = {1 / examples:.2g}: such a guarantee may allow publishing a "
             "random record; use a smaller delta"
         )
+    if chosen.has("evaluation") and not len(test):
+        warnings.append("no record was held out: the evaluation cannot run, but the plan pays for it")
     return Job(
         settings=chosen,
         plan=found,
