@@ -26,7 +26,10 @@ _COMPONENTS = {
     "evaluation": ("measures", "bins"),
 }
 SECTIONS: Mapping[str, Mapping[str, str]] = {
-    "data": {"dataset": "dataset", "directory": "data_dir", "file": "data", "holdout": "holdout", "ignore": "ignore"},
+    "data": {
+        "dataset": "dataset", "directory": "data_dir", "file": "data", "stream_to": "stream_to", "holdout": "holdout",
+        "ignore": "ignore",
+    },
     "target": {"column": "target", "classes": "classes"},
     "unit": {"column": "unit", "records": "records_per_unit", "gradient": "unit_gradient"},
     "budget": {"rho": "rho", "epsilon": "epsilon", "delta": "delta"},
@@ -61,6 +64,7 @@ class Settings:
     dataset: str | None = None
     data: str | None = None
     data_dir: str | None = None
+    stream_to: str | None = None
     holdout: float = 0.0
     ignore: tuple[str, ...] = ()
     target: str | None = None
@@ -162,7 +166,11 @@ class Settings:
         if self.dataset is not None and self.data is not None:
             return [_GIVE_THE_DATA]
         if self.dataset is not None:
-            given = [name for name in ("target", "classes", "ranges", "ignore", "holdout") if getattr(self, name)]
+            given = [
+                name
+                for name in ("target", "classes", "ranges", "ignore", "holdout", "stream_to")
+                if getattr(self, name)
+            ]
             return [f"{name} does not belong to --dataset {self.dataset}, which brings its own" for name in given]
         problems = []
         if self.data_dir is not None:
@@ -172,6 +180,10 @@ class Settings:
         if not self.classes:
             problems.append(
                 "classes: declare them (--classes a,b, or classes in [target]); they are never read off the data"
+            )
+        if self.stream_to is not None and (self.unit is not None or self.pay_per_look is not None):
+            problems.append(
+                "stream_to: persons (--unit) and paid looks need the table in memory; leave --stream-to out"
             )
         if not self.ranges:
             problems.append("features: declare each feature's range (--range name=LOW:HIGH, or [features])")
@@ -286,7 +298,12 @@ def load(
     """
     values: dict[str, Any] = {} if path is None else _read(path, besides)
     values |= {name: value for name, value in overrides.items() if value is not None and value != {} and value != ()}
-    for name in ("data", "data_dir", "public_validation"):  # a path in the file is meant from where the file lies
+    for name in (
+        "data",
+        "data_dir",
+        "stream_to",
+        "public_validation",
+    ):  # a path in the file is meant from where the file lies
         if path is not None and values.get(name, TEST_PART) != TEST_PART and overrides.get(name) is None:
             values[name] = str(path.parent / values[name])
     missing = [_GIVE_THE_DATA] if needs_data and not {"dataset", "data"} & set(values) else []

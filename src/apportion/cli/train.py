@@ -30,6 +30,7 @@ def train(
     dataset: t.DatasetOption = None,
     data_dir: t.DataDirOption = None,
     data: t.DataOption = None,
+    stream_to: t.StreamToOption = None,
     target: t.TargetOption = None,
     classes: t.ClassesOption = None,
     ranges: t.RangesOption = None,
@@ -89,7 +90,7 @@ def train(
         return
     given: dict[str, Any] = {
         "dataset": dataset, "data_dir": None if data_dir is None else str(data_dir),
-        "data": None if data is None else str(data), "target": target,
+        "data": None if data is None else str(data), "stream_to": stream_to, "target": target,
         "classes": _list(classes), "ranges": all_settings.parse_ranges(ranges or []), "ignore": tuple(ignore or ()),
         "holdout": holdout, "examples": examples, "rho": rho, "epsilon": epsilon, "delta": delta,
         "batching": batching, "batches": o.batches_of(batches), "rate": o.rate_of(rate),

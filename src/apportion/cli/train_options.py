@@ -59,6 +59,15 @@ RangesOption = Annotated[
         show_default=False,
     ),
 ]
+StreamToOption = Annotated[
+    str | None,
+    typer.Option(
+        help="For a .csv or .parquet larger than memory: a directory with room for its numbers twice over. They lie there "
+        "in nameless files, as private as the table, until training ends.",
+        rich_help_panel=_DATA,
+        show_default=False,
+    ),
+]
 IgnoreOption = Annotated[
     list[str] | None,
     typer.Option(help="A column to leave out (repeat).", rich_help_panel=_DATA, show_default=False),

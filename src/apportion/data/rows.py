@@ -10,6 +10,7 @@ private as the data.
 
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ class RowFile:
             raise DataError(f"scratch must be a directory with room for the data, and {self.scratch} is none")
         # Unbuffered: what Python would keep in between is another copy.
         self._file = tempfile.TemporaryFile(dir=self.scratch, buffering=0)  # noqa: SIM115
+        self._closing = weakref.finalize(self, self._file.close)
         self._length = 0
 
     def __len__(self) -> int:
@@ -80,7 +82,7 @@ class RowFile:
             )
 
     def close(self) -> None:
-        self._file.close()
+        self._closing()
 
 
 class Sorted:

@@ -33,6 +33,10 @@ class StreamedTable:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def units(self) -> int:
+        return len(self)
+
     def __enter__(self) -> Self:
         return self
 

@@ -15,9 +15,10 @@ from apportion.adaptive import AdaptivePlan
 from apportion.budget import Budget
 from apportion.bundle.files import LEDGER
 from apportion.bundle.model import TableModel
-from apportion.data import Dataset, Declared, prepare, read_table
+from apportion.data import Dataset, Declared, StreamedTable, prepare, read_table
 from apportion.data.dataset import draw_holdout, draw_holdout_of_persons
 from apportion.data.named import NAMED
+from apportion.data.streaming import stream_divided
 from apportion.data.table import persons_of
 from apportion.described import table_model
 from apportion.errors import ApportionError, InvalidArgument, RunError
@@ -45,8 +46,8 @@ class Job:
 
     settings: Settings
     plan: TrainingPlan | AdaptivePlan
-    train: Dataset
-    test: Dataset | None
+    train: Dataset | StreamedTable
+    test: Dataset | StreamedTable | None
     holdout: NDArray[np.bool_] | None
     validation: Public | PaidLooks | None
     warnings: tuple[str, ...]
@@ -60,7 +61,7 @@ def prepare_job(
 ) -> Job:
     """Load the data as declared and solve the plan. `holdout` is given when a run is resumed, drawn otherwise."""
     warnings: list[str] = []
-    train, test, holdout = load_data(chosen, holdout, warnings)
+    train, test, holdout = _load(chosen, holdout, warnings)
     examples = chosen.examples
     if examples is None:
         examples, one = train.units, "record" if chosen.unit is None else "person"
@@ -87,6 +88,43 @@ def prepare_job(
     )
 
 
+def _load(
+    chosen: Settings, holdout: NDArray[np.bool_] | None, warnings: list[str]
+) -> tuple[Dataset | StreamedTable, Dataset | StreamedTable, NDArray[np.bool_] | None]:
+    """(train, test, which records are held out)."""
+    return load_data(chosen, holdout, warnings) if chosen.stream_to is None else _stream(chosen, holdout, warnings)
+
+
+def _stream(
+    chosen: Settings, holdout: NDArray[np.bool_] | None, warnings: list[str]
+) -> tuple[StreamedTable, StreamedTable, NDArray[np.bool_]]:
+    assert chosen.data is not None
+    assert chosen.target is not None
+    coins, drawn, seen = RandomStream(), [np.empty(0, np.bool_)], 0
+
+    def divide(records: int) -> NDArray[np.bool_]:
+        nonlocal seen
+        seen += records
+        if holdout is None:
+            drawn.append(draw_holdout(records, chosen.holdout, coins))
+            return drawn[-1]
+        part = holdout[seen - records : seen]
+        return np.concatenate([part, np.zeros(records - len(part), np.bool_)])  # too many are refused below
+
+    declared = _declared_columns(chosen, chosen.target, chosen.classes, chosen.ranges)
+    train, test = stream_divided(chosen.data, declared, divide, scratch=chosen.stream_to)
+    kept = np.concatenate(drawn) if holdout is None else holdout
+    if len(kept) != seen:
+        raise RunError(f"the data has {seen} records, but {len(kept)} when the run began")
+    if train.clipped:
+        warnings.append(f"{train.clipped} values lie outside their declared range and were clipped to it")
+    return train, test, kept
+
+
+def _pair(data: Dataset | StreamedTable) -> Data:
+    return data if isinstance(data, StreamedTable) else (data.inputs, data.targets)
+
+
 def load_data(
     chosen: Settings, holdout: NDArray[np.bool_] | None, warnings: list[str]
 ) -> tuple[Dataset, Dataset, NDArray[np.bool_] | None]:
@@ -94,6 +132,8 @@ def load_data(
     if chosen.dataset is not None:
         directory = None if chosen.data_dir is None else Path(chosen.data_dir)
         return *NAMED[chosen.dataset].load(directory), holdout
+    if chosen.stream_to is not None:
+        raise InvalidArgument("stream_to belongs to apportion train: everything else needs the table in memory")
     assert chosen.data is not None
     assert chosen.target is not None
     table = read_table(Path(chosen.data))
@@ -119,15 +159,19 @@ def _declared_columns(
     return Declared(target=target, classes=classes, ranges=ranges, ignore=(*chosen.ignore, *persons))
 
 
-def _validation(chosen: Settings, test: Dataset, examples: int, warnings: list[str]) -> Public | PaidLooks | None:
+def _validation(
+    chosen: Settings, test: Dataset | StreamedTable, examples: int, warnings: list[str]
+) -> Public | PaidLooks | None:
     """What steers an adaptive run. A look at held-out records is divided by a number made of public ones."""
     if chosen.pay_per_look is not None:
         share = chosen.holdout
         declared = len(test) if chosen.dataset is not None else max(1, round(examples * share / (1 - share)))
+        assert isinstance(test, Dataset)
         return PaidLooks(data=(test.inputs, test.targets), sigma=chosen.pay_per_look, examples=declared)
     if chosen.public_validation is None:
         return None
     if chosen.public_validation == settings.TEST_PART:
+        assert isinstance(test, Dataset)
         return Public((test.inputs, test.targets))
     table = table_model(chosen)
     declared_table = _declared_columns(chosen, table.target, table.classes, table.ranges)
@@ -182,7 +226,7 @@ def train_job(
         kept[HOLDOUT] = buffer.getvalue()
     run = fit(
         network(job),
-        (job.train.inputs, job.train.targets),
+        _pair(job.train),
         job.plan,
         loss=loss_of(job.settings),
         optimizer=optimizer_of(job.settings),
@@ -190,9 +234,9 @@ def train_job(
         weights="last" if job.settings.average_weights is None else "averaged",
         averaging=job.settings.average_weights,
         max_physical_batch=job.settings.max_physical_batch,
-        unit=job.train.persons,
+        unit=None if isinstance(job.train, StreamedTable) else job.train.persons,
         out=out,
-        holdout=None if job.test is None else (job.test.inputs, job.test.targets),
+        holdout=None if job.test is None else _pair(job.test),
         validation=job.validation,
         declared=_declared(job),
         keep=kept,
@@ -208,7 +252,7 @@ def evaluate_as_planned(job: Job, run: FinishedRun) -> None:
     """The plan's evaluation on the held-out records, if there is one that has not run."""
     recorded = ledger.read(run.directory / LEDGER)
     if recorded.pending_events and job.test is not None:
-        run.evaluate(network(job), (job.test.inputs, job.test.targets))
+        run.evaluate(network(job), _pair(job.test))
 
 
 def load_settings(run: Path) -> tuple[Settings, NDArray[np.bool_] | None]:
@@ -226,15 +270,15 @@ def rebuilt(run: Path) -> tuple[torch.nn.Sequential, Callable[[], Data]]:
     chosen, holdout = load_settings(run)
 
     def held_out() -> Data:
-        _, test, _ = load_data(chosen, holdout, [])
-        return test.inputs, test.targets
+        _, test, _ = _load(chosen, holdout, [])
+        return _pair(test)
 
     return network_of(table_model(chosen)), held_out
 
 
 def rehearse(job: Job) -> tuple[Prospect, ...]:
     """The plan as it is, and what would change it. Nothing is written or spent."""
-    data = (job.train.inputs, job.train.targets)
+    data = _pair(job.train)
     loss, optimizer = loss_of(job.settings), optimizer_of(job.settings)
     return rehearsal.rehearse(network(job), data, job.plan, loss=loss, optimizer=optimizer)
 
