@@ -77,7 +77,7 @@ def test_one_record_changes_the_exponential_mechanism_by_at_most_half_epsilon_on
 
 def test_each_record_falls_into_its_part_independently_of_all_others() -> None:
     stream, records = RandomStream(), 60_000
-    parts = draw_parts(records, 3, 0.4, stream)
+    parts = draw_parts(records, 3, 0.4, stream, RandomStream())
     expected = {SCORED: 0.4, 0: 0.2, 1: 0.2, 2: 0.2}
     assert fits(Counter(parts.tolist()), expected, records)
     pairs = Counter((4 * (a + 1) + b + 1) for a, b in zip(parts[::2].tolist(), parts[1::2].tolist(), strict=True))
@@ -85,10 +85,21 @@ def test_each_record_falls_into_its_part_independently_of_all_others() -> None:
     assert fits(pairs, joint, records // 2)
 
 
+@pytest.mark.parametrize("records", [0, 1, 7, 500])
+def test_one_record_more_leaves_every_other_record_in_its_part(records: int) -> None:
+    """Record and replay: the same random words, with and without the last record."""
+
+    def replayed(count: int) -> list[int]:
+        words = RandomStream(1), RandomStream(2)
+        return draw_parts(count, 4, 0.3, *words).tolist()
+
+    assert replayed(records + 1)[:records] == replayed(records)
+
+
 def test_sizes_of_parts_are_binomial_so_no_part_is_cut_to_size() -> None:
     """Had parts been cut from a permutation, their sizes would not vary, and one record would move others."""
     stream = RandomStream()
-    sizes = [int(np.sum(draw_parts(400, 3, 0.25, stream) == SCORED)) for _ in range(400)]
+    sizes = [int(np.sum(draw_parts(400, 3, 0.25, stream, stream) == SCORED)) for _ in range(400)]
     deviation = math.sqrt(400 * 0.25 * 0.75)
     low, high = stats.chi2.ppf([FALSE_ALARM / 2, 1 - FALSE_ALARM / 2], 399) / 399
     assert low < np.var(sizes, ddof=1) / deviation**2 < high

@@ -1,6 +1,10 @@
 """A selection as a whole: one event first, draws kept, interrupted trials run afresh, losers gone, bundle verified."""
 
 import json
+import multiprocessing
+import subprocess
+import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -190,6 +194,58 @@ def test_several_processes_do_what_one_does(tmp_path: Path) -> None:
     run = chosen(tmp_path / "run", split_plan(False), processes=2, keep_private=True)
     assert kinds(run.directory) == ["plan", "event", "choice", "release"]
     assert {path.suffix for path in (run.directory / "trials").iterdir()} == {"", ".json", ".npy"}
+
+
+PROGRAM = """
+import sys
+sys.path[:0] = sys.argv[2:]
+from pathlib import Path
+import test_selecting as t
+if __name__ == "__main__":
+    slow = [t.configuration(model=t.model_that_takes_long_in_a_worker)] * 2
+    t.select(slow, t.tiny_data(t.RECORDS), t.split_plan(), out=Path(sys.argv[1]), processes=2, progress=False)
+"""
+
+
+def model_that_takes_long_in_a_worker() -> Any:
+    if multiprocessing.parent_process() is not None:
+        time.sleep(600)
+    return tiny_model()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
+def test_a_selection_that_was_killed_leaves_no_worker_behind_and_goes_on(tmp_path: Path) -> None:
+    here = Path(__file__).parent
+    (tmp_path / "program.py").write_text(PROGRAM)
+    run = tmp_path / "run"
+    program = [sys.executable, str(tmp_path / "program.py"), str(run), str(here), str(here.parent)]
+    process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    workers: list[Path] = []
+    while len(workers) < 2:
+        assert process.poll() is None
+        time.sleep(0.1)
+        found = [Path(f"/proc/{child}/cmdline") for child in children.read_text().split()]
+        workers = [worker for worker in found if b"spawn_main" in _read(worker)]
+    process.kill()
+    process.wait()
+    assert kinds(run) == ["plan", "event"]
+    for _ in range(600):
+        if not any(b"spawn_main" in _read(worker) for worker in workers):
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail("a worker outlived its parent")
+    finished = chosen(run, split_plan(), resume=True)
+    assert kinds(finished.directory) == ["plan", "event", "choice", "event", "release"]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def test_a_poisson_number_of_runs_may_be_none_and_then_nothing_is_released(

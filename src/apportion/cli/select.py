@@ -1,5 +1,6 @@
 """`apportion select`: one of several configurations, chosen privately."""
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from apportion.cli import options as o
 from apportion.cli import output
 from apportion.components.selection import expected_runs, quantile
 from apportion.errors import InvalidArgument, RunError
+from apportion.events import PoissonLaw
 from apportion.ledger import read as read_ledger
 from apportion.plan import TrainingPlan, rho_of
 from apportion.schedules import Schedule
@@ -182,6 +184,8 @@ def cost_in_words(plan: SelectionPlan) -> list[str]:
             f"{quantile(law, 0.99)} in 99 of 100 selections, by counts of right and wrong answers with noise "
             f"{plan.method.sigma:.4g} on {share}."
         )
+        if isinstance(law, PoissonLaw):
+            how += f" With probability {math.exp(-law.mean):.2g} there is none, and then nothing to release."
     else:
         choice = rho_of(plan.slots[0].event, plan.adjacency)
         how = (

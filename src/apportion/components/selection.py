@@ -24,14 +24,18 @@ SCORED = -1  # the part on which candidates are compared
 _MOST_RUNS = 10_000_000  # a law that wants more is one that nobody can run
 
 
-def draw_parts(records: int, parts: int, score_share: float, stream: RandomStream) -> NDArray[np.int64]:
+def draw_parts(
+    records: int, parts: int, score_share: float, stream: RandomStream, coins: RandomStream
+) -> NDArray[np.int64]:
     """Into which part each record falls: `SCORED` with chance `score_share`, else one of 0 … parts − 1, uniformly.
+
+    Two streams, so that a record's part is made of its own random words only: one record more moves no other.
 
     Guarantees: each record's part is drawn independently of the other records and of its own content, so that adding,
     removing, zeroing or replacing a record touches one part only (`DisjointParts`).
     """
     drawn = stream.below(parts, records)
-    drawn[stream.coins(score_share, records)] = SCORED
+    drawn[coins.coins(score_share, records)] = SCORED
     return drawn
 
 

@@ -138,10 +138,10 @@ class _Selection:
 
     def _created(self, declared: Mapping[str, str], keep: Mapping[str, bytes]) -> LedgerWriter:
         durable.make_directory(self.out / TRIALS)
-        stream, plan = RandomStream(), self._plan
+        plan = self._plan
         groups = 1 if isinstance(plan.method, RepeatRuns) else len(plan.candidates)
-        self._parts = draw_parts(len(self._data), groups, plan.score_share, stream)
-        self.drawn = draw_candidates(plan, stream)
+        self._parts = draw_parts(len(self._data), groups, plan.score_share, RandomStream(), RandomStream())
+        self.drawn = draw_candidates(plan, RandomStream())
         buffer = io.BytesIO()
         np.save(buffer, self._parts)
         files = {

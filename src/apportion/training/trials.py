@@ -6,8 +6,10 @@ its result is on disk; one that was interrupted before is forgotten and run afre
 
 import json
 import multiprocessing
+import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -197,6 +199,7 @@ def _raise_failure(failures: Any) -> None:
 
 def _work(trials: Trials, todo: Any, failures: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and ends its workers
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     while (trial := todo.get()) is not None:
         try:
@@ -204,6 +207,14 @@ def _work(trials: Trials, todo: Any, failures: Any) -> None:
         except Exception as error:
             failures.put(f"{type(error).__name__}: {error}")
             return
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed has let go of the directory: whoever resumes must find no worker left in it."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+    os._exit(1)
 
 
 def describe(configurations: Sequence[Configuration]) -> list[str]:
