@@ -221,6 +221,14 @@ def test_each_paid_look_is_an_event_under_the_cap(tmp_path: Path) -> None:
     assert ap.verify(tmp_path / "bundle").verified
 
 
+@pytest.mark.parametrize("noise", ["float", "grid"])
+def test_paid_looks_are_whole_counts_so_that_floating_point_tells_nothing(tmp_path: Path, noise: Any) -> None:
+    train(tmp_path / "run", tiny(noise=noise), validation=ap.PaidLooks(data=tiny_data(20), sigma=20.0, examples=20))
+    found = ledger.read(tmp_path / "run" / "ledger.jsonl").scores
+    assert found
+    assert all(entry.score == round(20 * entry.score) / 20 for entry in found)
+
+
 def test_paid_looks_that_the_plan_has_no_room_for_are_refused(tmp_path: Path) -> None:
     for plan, sigma in ((PLANS["floor"], 20.0), (tiny(), 0.5)):
         with pytest.raises(InvalidArgument, match=r"paid looks|exceed the budget"):

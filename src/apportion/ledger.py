@@ -23,6 +23,7 @@ from apportion.errors import InvalidArgument, LedgerError, UnpricedEvent
 from apportion.events import Event, PoissonLaw
 from apportion.plan import NonPrivatePlan, TrainingPlan
 from apportion.selection_plan import RepeatRuns, SelectionPlan
+from apportion.stages import PrivateEvaluation
 from apportion.units import Person
 
 FORMAT = 1
@@ -237,8 +238,8 @@ def _interpret(records: list[dict[str, Any]]) -> Ledger:
         if kind == "plan":
             raise LedgerError(f"line {index}: a second plan")
         if kind == "evaluation":
-            paid = recorded[-1].event if weights is not None and records[index - 1]["kind"] == "event" else None
-            evaluations.append(_checked_evaluation(body, index, paid))
+            paid = recorded[-1] if weights is not None and records[index - 1]["kind"] == "event" else None
+            evaluations.append(_checked_evaluation(body, index, the_plan, paid))
         elif kind == "event":
             if weights is not None and body["slot"] is not None:
                 raise LedgerError(f"line {index}: follows the release of the weights, after which no slot can be taken")
@@ -330,17 +331,27 @@ def _checked_weights(body: Mapping[str, Any], index: int) -> str:
     return str(body["weights"])
 
 
-def _checked_evaluation(body: Mapping[str, Any], index: int, paid: Event | None) -> Evaluation:
+def _checked_evaluation(
+    body: Mapping[str, Any], index: int, the_plan: RecordedPlan, paid: RecordedEvent | None
+) -> Evaluation:
     """Counts follow, immediately, the event that pays for them: record, then release."""
-    if not isinstance(paid, events.GaussianRelease) or paid.purpose != EVALUATION:
+    event = None if paid is None else paid.event
+    if paid is None or not isinstance(event, events.GaussianRelease) or event.purpose != EVALUATION:
         raise LedgerError(f"line {index}: an evaluation must directly follow the event that pays for it")
+    if event.replace_one < math.sqrt(2) * (1 - SIGMA_TOLERANCE):
+        raise LedgerError(
+            f"line {index}: a replaced record moves two counts, but the event pays for less (replace_one)"
+        )
     right, wrong = body["right"], body["wrong"]
     if not (_is_count(right) and _is_count(wrong)):
         raise LedgerError(f"line {index}: the counts of an evaluation must be whole numbers")
     tables = body.get("tables")
     if tables is not None or "tables" in body:
         _check_tables(tables, index)
-    return Evaluation(right=right, wrong=wrong, sigma=paid.sigma, tables=tables)
+    planned = None if paid.component is None else the_plan.components[paid.component]
+    if isinstance(planned, PrivateEvaluation) and set(tables or {}) != set(planned.measures):
+        raise LedgerError(f"line {index}: the tables of the evaluation are not the measures that the plan declares")
+    return Evaluation(right=right, wrong=wrong, sigma=event.sigma, tables=tables)
 
 
 # The dimensions of the noisy tables: true × predicted class; right, wrong × bins; class × (in it, not in it) × bins.

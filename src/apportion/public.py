@@ -23,8 +23,8 @@ class Public:
 class PaidLooks:
     """Private validation data, as (inputs, targets), of which each look is paid for.
 
-    A score is (right answers + N(0, σ²)) / `examples`, `examples` being a declared number; each look is a Gaussian
-    release with its own event, under the cap of an adaptive plan.
+    A score is (right answers + N(0, σ²), rounded to a whole number) / `examples`, `examples` being a declared number; each
+    look is a Gaussian release with its own event, under the cap of an adaptive plan.
     """
 
     data: tuple[Any, Any]

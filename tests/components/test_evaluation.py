@@ -190,6 +190,31 @@ def test_an_evaluation_that_did_not_run_is_paid_for_all_the_same(tmp_path: Path)
     assert run.publish(tmp_path / "bundle").to_json()["components"][1]["purpose"] == "evaluation"
 
 
+def test_an_evaluation_that_its_event_or_its_plan_does_not_cover_is_refused(evaluated: Any) -> None:
+    path = evaluated[0].directory / "ledger.jsonl"
+    lines = [canonical.loads(line) for line in path.read_bytes().splitlines()]
+    assert ledgers.parse(rechained(lines)).evaluations
+
+    undeclared = [*lines[:-1], {**lines[-1], "body": {**lines[-1]["body"], "tables": {}}}]
+    with pytest.raises(LedgerError, match="not the measures"):
+        ledgers.parse(rechained(undeclared))
+
+    cheap = {"kind": "gaussian-release", "sigma": 50.0, "replace_one": 1.0, "purpose": "evaluation"}
+    on_top = [*lines, {"kind": "event", "body": {"slot": None, "event": cheap}}, lines[-1]]
+    with pytest.raises(LedgerError, match="moves two counts"):
+        ledgers.parse(rechained(on_top))
+
+
+def rechained(lines: list[dict[str, Any]]) -> bytes:
+    """These lines as a valid chain, whatever they say."""
+    previous, whole = ledgers.START, b""
+    for index, line in enumerate(lines):
+        content = {"index": index, "previous": previous, "kind": line["kind"], "body": line["body"]}
+        previous = ledgers.seal(content)
+        whole += canonical.dumps({**content, "hash": previous}).encode() + b"\n"
+    return whole
+
+
 def test_an_evaluation_of_the_words_before_there_were_tables_keeps_them() -> None:
     old = {"evaluations": [{"right": 90, "wrong": 10, "sigma": 5.0}]}
     assert plain_words.evaluation_in_words(old) == (

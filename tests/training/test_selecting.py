@@ -170,6 +170,28 @@ def test_draws_that_are_lost_are_not_drawn_again(tmp_path: Path, monkeypatch: py
         chosen(tmp_path / "run", repeat_plan(), resume=True)
 
 
+def test_once_a_choice_is_on_record_no_other_run_can_be_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The winner's result is lost: running it again would release a second output beside the recorded choice."""
+    monkeypatch.setattr(selecting, "draw_candidates", lambda plan, stream: (1, 0, 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(selecting._Selection, "weights", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            chosen(tmp_path / "run", repeat_plan())
+    results = {path: path.read_bytes() for path in (tmp_path / "run" / "trials").glob("0*.json")}
+    for path, content in results.items():
+        path.unlink()
+        with pytest.raises(RunError, match="second output"):
+            chosen(tmp_path / "run", repeat_plan(), resume=True)
+        path.write_bytes(json.dumps({"right": 10**6, "wrong": 0}).encode())
+        with pytest.raises(RunError, match="second output"):
+            chosen(tmp_path / "run", repeat_plan(), resume=True)
+        path.write_bytes(content)
+    run = chosen(tmp_path / "run", repeat_plan(), resume=True)
+    assert kinds(run.directory) == ["plan", "event", "choice", "release"]
+
+
 def test_a_choice_is_made_once_however_often_the_retraining_is_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,11 +73,16 @@ def _refuse_event(event: Any) -> None:
 def _refuse_size(mechanism: Any) -> None:
     if not isinstance(mechanism, dict):
         return
-    if max(_whole(mechanism.get("batches")), _whole(mechanism.get("steps"))) > MOST_BATCHES:
+    sizes = [*_by_epoch(mechanism.get("batches")), mechanism.get("steps")]
+    if max(map(_whole, sizes)) > MOST_BATCHES:
         raise BundleError(f"more than {MOST_BATCHES:.0e} batches or steps in an epoch")
-    rate = mechanism.get("rate")
-    if isinstance(rate, float) and 0 < rate < LEAST_RATE:
+    if any(isinstance(rate, float) and 0 < rate < LEAST_RATE for rate in _by_epoch(mechanism.get("rate"))):
         raise BundleError(f"a sampling rate below {LEAST_RATE:g} means more steps than can be checked")
+
+
+def _by_epoch(size: Any) -> list[Any]:
+    """A size, or all those of a size that changes with the epoch."""
+    return [entry.get("value") for entry in size if isinstance(entry, dict)] if isinstance(size, list) else [size]
 
 
 def _whole(value: Any) -> int:

@@ -38,6 +38,10 @@ from apportion.training.trials import Configuration, Trials, counts, run_all, tr
 TRIALS = "trials"  # private: how often and which candidates were tried, and all that they learned
 RETRAINING = "retraining"
 _DRAWN, _PARTS = "drawn.json", "parts.npy"
+_LOST = (
+    "the choice is on record, but the results it was made of are not all there: the weights of another run would be a "
+    "second output, which is not paid for. Put the files back, or start a new selection"
+)
 
 
 def select(
@@ -200,6 +204,8 @@ class _Selection:
             if recorded is None:
                 writer.append_choice(Choice(candidate=None, right=None, wrong=None))
             return None
+        if recorded is not None and trials.pending:
+            raise RunError(_LOST)
         run_all(trials, self._processes, lambda: display.tick(len(trials.pending)))
         results = trials.results
         if isinstance(self._plan.method, SplitParts):
@@ -208,9 +214,11 @@ class _Selection:
             writer.append_choice(Choice(candidate=chosen, right=None, wrong=None))
             return chosen
         chosen = best(results)
+        choice = Choice(candidate=self.drawn[chosen], right=results[chosen][0], wrong=results[chosen][1])
         if recorded is None:
-            right, wrong_count = results[chosen]
-            writer.append_choice(Choice(candidate=self.drawn[chosen], right=right, wrong=wrong_count))
+            writer.append_choice(choice)
+        elif choice != recorded:
+            raise RunError(_LOST)
         return chosen
 
     def weights(self, writer: LedgerWriter, chosen: int, progress: bool) -> bytes:

@@ -7,10 +7,12 @@ import torch
 
 from apportion import stages
 from apportion.adaptive import AdaptivePlan, Plan
+from apportion.components.release import rounded_normals
 from apportion.errors import DataError, InvalidArgument
 from apportion.public import PaidLooks, Public, require_public
 from apportion.randomness import RandomStream
 from apportion.recording import LedgerWriter
+from apportion.training import grid
 from apportion.training.labels import check_labels
 from apportion.training.losses import PerExampleLoss
 from apportion.training.metrics import score
@@ -61,7 +63,9 @@ class Validation:
             if "accuracy" not in found:
                 raise DataError("a paid look counts right answers: validation needs class labels")
             right = round(found["accuracy"] * len(self._data))
-            ledger.append_score((right + self._source.sigma * float(stream.normals(1)[0])) / self._source.examples)
+            normals = grid.whole_normals if ledger.noise == "grid" else rounded_normals
+            noise = int(normals(1, self._source.sigma, stream)[0])  # whole numbers: their low bits carry nothing
+            ledger.append_score((right + noise) / self._source.examples)
         else:
             ledger.append_score(self.measure())
 
