@@ -82,7 +82,9 @@ permutation into equal pieces. Still one pass over the data, and every bin's siz
 between first and
 third is {found["paper"] / found["partition"]:.1f} for the training alone. {_accuracy(accuracies)} The projection is
 hardly visible beside a reshuffled
-run, but a good part of what is left after amplification: more noise for it would now be worth while. What the
+run, but a good part of what is left after amplification: more noise for it would now be worth while. In the committed
+results the first reshuffled model
+is also the first trial of the uniform row above: same settings, trained once. What the
 certificates of the trained
 models say: {_certified(of)}.
 """
