@@ -114,8 +114,8 @@ def overall(norms: Sequence[Tensor]) -> Tensor:
     """Norms of parts of a vector → norm of the vector, example by example."""
     if len(norms) == 1:
         return norms[0]
-    together: Tensor = torch.linalg.vector_norm(torch.stack(list(norms)), dim=0)
-    return together
+    # `vector_norm` along the first axis is several times slower than this.
+    return torch.stack(list(norms)).double().square_().sum(0).sqrt_().to(norms[0].dtype)
 
 
 def weighted_rows(factors: Tensor, rows: Tensor) -> Tensor:
