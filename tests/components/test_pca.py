@@ -357,6 +357,26 @@ def test_model_and_plan_must_name_the_same_components(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("floor", [None, ap.Uniform(sigma0=6.0)])
+def test_an_adaptive_run_with_a_projection_is_certified_by_its_cap_or_floor(tmp_path: Path, floor: Any) -> None:
+    plan = ap.AdaptivePlan(
+        budget=ap.Budget(epsilon=3.0, delta=1e-5), examples=60, batching=ap.Shuffle(batches=3), clip=1.0, epochs=3,
+        schedule=ap.ValidationDecay(sigma0=8.0, decay=0.7, period=2, window=1, threshold=2.0), floor=floor,
+        components=(ap.PrincipalComponents(dimensions=2, sigma=4.0),),
+    )  # fmt: skip
+    run = train(tmp_path / "run", plan, validation=ap.Public(tiny_data(20)))
+    certificate = run.publish(tmp_path / "bundle")
+    assert certificate.guarantee.epsilon == plan.guarantees(1e-5)[0].epsilon
+    assert ap.verify(tmp_path / "bundle").verified
+    assert ledgers.read(run.directory / "ledger.jsonl").events[0].component == 0
+    if floor is not None:  # Gaussian releases only: μ² = 1/4² + 3/6², written down anew
+        from scipy.special import ndtr
+
+        mu, epsilon = math.sqrt(1 / 16 + 3 / 36), certificate.guarantee.epsilon
+        delta = ndtr(mu / 2 - epsilon / mu) - math.exp(epsilon) * ndtr(-mu / 2 - epsilon / mu)
+        assert delta == pytest.approx(1e-5, rel=1e-3)
+
+
 def test_a_baseline_without_privacy_may_use_noiseless_components_and_is_not_publishable(tmp_path: Path) -> None:
     component = ap.PrincipalComponents(dimensions=2, sigma=0.0)
     plan = ap.NonPrivatePlan(examples=60, batching=ap.Shuffle(batches=3), epochs=1, components=(component,))

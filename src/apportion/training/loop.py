@@ -106,7 +106,7 @@ def fit(
         unit=unit,
     )
     watcher: Watcher = Progress(plan) if progress else Silent()
-    with run, watcher, PauseOnInterrupt() as pause:
+    with watcher, run, PauseOnInterrupt() as pause:  # components before training may take a while: watched, too
         run.pause_requested = lambda: pause.requested
         for epoch in run:
             watcher.epoch(epoch.index, epoch.sigma)

@@ -56,7 +56,7 @@ class Progress:
             console=Console(stderr=True),
         )
         self._task = self._bar.add_task(
-            "starting",
+            " and ".join(component.kind for component in plan.components) or "starting",
             total=None if plan.epochs is None else sum(plan.batching.at(i).steps for i in range(plan.epochs)),
         )
         self._epsilon = ""
