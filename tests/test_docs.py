@@ -77,7 +77,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 VISITS = ["patient,age,dose,ill", *(f"p{i % 40},{20 + i % 40},{i % 9},{'yes' if i % 2 else 'no'}" for i in range(120))]
 
 
-@pytest.mark.parametrize("page", ["clipping.md", "units.md"])
+@pytest.mark.parametrize("page", ["clipping.md", "training.md", "units.md"])
 def test_the_examples_on_a_page_run(
     page: str, apportion: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
