@@ -82,6 +82,10 @@ def test_the_examples_on_a_page_run(
     page: str, apportion: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
+    from apportion.training import loop
+
+    # Pricing every epoch for nobody to see takes time.
+    monkeypatch.setattr(loop, "Progress", lambda plan: loop.Silent())
     monkeypatch.chdir(tmp_path)
     (tmp_path / "visits.csv").write_text("\n".join(VISITS) + "\n")
     text = (DOCS / page).read_text()
