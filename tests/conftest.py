@@ -1,10 +1,12 @@
 """What many tests share: a tiny learning problem, and a finished run on it."""
 
+import gzip
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import apportion as ap
@@ -53,6 +55,23 @@ def train(out: Path, plan: Any = None, model: Any = None, data: Any = None, **op
         progress=False,
         **options,
     )
+
+
+def idx(array: np.ndarray) -> bytes:
+    sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
+    return bytes((0, 0, 8, array.ndim)) + sizes + array.astype(np.uint8).tobytes()
+
+
+def write_mnist(directory: Path, records: dict[str, int] | None = None) -> None:
+    """Images whose left or right half is white, by the parity of the digit."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for part, count in (records or {"train": 60, "t10k": 20}).items():
+        labels = np.arange(count) % 10
+        images = np.zeros((count, 28, 28))
+        images[labels % 2 == 0, :, :14] = 255
+        images[labels % 2 == 1, :, 14:] = 255
+        (directory / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images)))
+        (directory / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(labels)))
 
 
 @pytest.fixture(scope="session")

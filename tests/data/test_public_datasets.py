@@ -12,29 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import idx, write_mnist
 
 from apportion.data import cifar10, mnist
 from apportion.data.public_files import PublicFile, data_directory, obtain
 from apportion.errors import DataError
 
 Call = Callable[..., tuple[int, str, str]]
-
-
-def idx(array: np.ndarray) -> bytes:
-    sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
-    return bytes((0, 0, 8, array.ndim)) + sizes + array.astype(np.uint8).tobytes()
-
-
-def write_mnist(directory: Path, records: dict[str, int] | None = None) -> None:
-    """Images whose left or right half is white, by the parity of the digit."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for part, count in (records or {"train": 60, "t10k": 20}).items():
-        labels = np.arange(count) % 10
-        images = np.zeros((count, 28, 28))
-        images[labels % 2 == 0, :, :14] = 255
-        images[labels % 2 == 1, :, 14:] = 255
-        (directory / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images)))
-        (directory / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(labels)))
 
 
 def cifar_files(records: int = 3) -> dict[str, bytes]:
