@@ -5,7 +5,8 @@ meaning of an event, once written here, never changes: a ledger of today must be
 new mechanism is a new class with a new tag.
 
 Noise multipliers are relative: `sigma` is the noise standard deviation divided by the L2 bound on what one unit adds to
-the released sum. Leaves describe mechanisms, `Composed`, `Repeated`, `DisjointParts` and `OneOf` combine them.
+the released sum; where coordinates have bounds of their own (clipping per layer), of the sum with every coordinate divided
+by its bound. Leaves describe mechanisms, `Composed`, `Repeated`, `DisjointParts` and `OneOf` combine them.
 """
 
 import re

@@ -5,6 +5,8 @@ import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from loop_comparison import flat
 from test_clipping_modes import ALL, per_layer
 from test_rules import Words
@@ -203,3 +205,32 @@ def test_records_that_belong_to_nobody_are_an_error(sizes):
     model = ALL["deep"][0]()
     with pytest.raises(RunError):
         summed(model, torch.randn(5, 6), torch.ones(5), sizes, 0.3, ap.Flat())
+
+
+@pytest.mark.parametrize("kind", ["deep", "convolution", "sequence, Gram", "attention", "layer norm"])
+def test_layers_with_a_rule_are_regrouped_and_no_gradient_is_built(kind, monkeypatch):
+    make, shape = ALL[kind]
+    monkeypatch.setattr(by_unit, "instantiated", lambda *arguments: pytest.fail("a gradient was built"))
+    summed(make(), torch.randn(10, *shape), torch.ones(10), [4, 1, 0, 5], 0.3, ap.Flat())
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 9), min_size=1, max_size=6),
+    splits=st.lists(st.integers(0, 60), max_size=6),
+    averaged=st.booleans(),
+)
+def test_a_batch_of_persons_may_be_split_anywhere(sizes, splits, averaged):
+    generator = torch.Generator().manual_seed(8)
+    model = MODEL
+    records = sum(sizes)
+    inputs = torch.randn(records, 6, dtype=torch.float64, generator=generator)
+    targets = torch.rand(records, dtype=torch.float64, generator=generator)
+    gradient = "mean" if averaged else "sum"
+    whole = summed(model, inputs, targets, sizes, 0.2, ap.Flat(), gradient)
+    cut = summed(model, inputs, targets, sizes, 0.2, ap.Flat(), gradient, sorted(min(s, records) for s in splits))
+    assert len(cut.norms) >= sum(size > 0 for size in sizes)
+    torch.testing.assert_close(flat(cut.sums), flat(whole.sums), rtol=1e-9, atol=1e-12)
+
+
+MODEL = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
