@@ -11,6 +11,7 @@ from apportion import accounting, stages
 from apportion.adaptive import AdaptivePlan, Plan
 from apportion.events import Composed
 from apportion.plan import NonPrivatePlan, rho_of
+from apportion.stages import PrivateEvaluation
 
 _PRICED = 20  # ε is recomputed at most this often in a run: composing distributions is not free
 
@@ -56,7 +57,7 @@ class Progress:
             console=Console(stderr=True),
         )
         self._task = self._bar.add_task(
-            " and ".join(component.kind for component in plan.components) or "starting",
+            " and ".join(c.kind for c in plan.components if not isinstance(c, PrivateEvaluation)) or "starting",
             total=None if plan.epochs is None else sum(plan.batching.at(i).steps for i in range(plan.epochs)),
         )
         self._epsilon = ""
