@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+
+from apportion.errors import RunError
 
 pytest.importorskip("pyarrow")
 
@@ -47,3 +50,21 @@ def test_what_needs_the_table_in_memory_is_refused(apportion: Call, tmp_path: Pa
     code, _, err = apportion("train", "--dataset", "wisconsin", "--stream-to", tmp_path, "--out", tmp_path / "run")
     assert (code, "stream_to does not belong to --dataset" in err) == (2, True)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_resumed_run_holds_the_same_records_out(apportion: Call, tmp_path: Path) -> None:
+    from apportion.cli.train import _job
+    from apportion.training import tabular
+
+    code, _, err = apportion(
+        "train", PATIENTS, "--holdout", 0.3, "--epochs", 1, "--stream-to", tmp_path, "--out", tmp_path / "run", "--json"
+    )
+    assert code == 0, err
+    chosen, holdout = tabular.load_settings(tmp_path / "run")
+    assert holdout is not None
+    again, whole = _job(chosen, holdout), tabular.load_data(replace(chosen, stream_to=None), holdout, [])
+    for streamed, kept in zip((again.train, again.test), whole, strict=False):
+        rows = streamed.rows.read(0, 10_000)
+        assert rows["inputs"].tolist() == kept.inputs.astype("float32").tolist()
+    with pytest.raises(RunError, match="when the run began"):
+        _job(chosen, holdout[:-1])

@@ -1,5 +1,6 @@
 """A batch may be worked on in parts: examples are clipped in their part, noise is added once, and nothing else changes."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from apportion.clipping import Automatic, Clipping, Flat, PerLayer
 from apportion.errors import InvalidArgument
 from apportion.randomness import RandomStream
 from apportion.training import memory, start, step
+from apportion.training.clipping import ClippedSum
 from apportion.training.gradients import clipped_sum
 from apportion.training.records import pieces
 
@@ -151,3 +153,24 @@ def test_a_limit_too_small_for_one_example_works_on_one_at_a_time() -> None:
     like = (torch.empty(0, 4), torch.empty(0, dtype=torch.int64))
     work = lambda x, y: clipped_sum(model, cross_entropy, x, y, clip=1.0)  # noqa: E731
     assert memory.physical_batch(model, work, like, most=None, limit=1) == 1
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS, ids=str)
+@pytest.mark.parametrize("special", [1.0, 1e18, 0.0, math.nan, math.inf])
+def test_neighbouring_batches_differ_by_at_most_the_bound_however_they_are_split(
+    clipping: Clipping, special: float
+) -> None:
+    """Leaving out the first example shifts every other one, so that all parts change."""
+    model, (x, y) = tiny_model(), tiny_data()
+    x = torch.cat([x[:1] * special, x[1:]])
+
+    def summed(start: int, at_once: int) -> ClippedSum:
+        parts = [(x[start:][rows], y[start:][rows]) for rows in pieces(60 - start, at_once)]
+        return step.sum_over_parts(model, cross_entropy, parts, clip=0.1, clipping=clipping)
+
+    for at_once in (1, 7, 1000):
+        with_it, without = summed(0, at_once), summed(1, at_once)
+        moved = {name: (with_it.sums[name] - without.sums[name]).double() for name in with_it.sums}
+        assert math.sqrt(sum(float((part**2).sum()) for part in moved.values())) <= with_it.bound
+        noised = [part / with_it.scale(name) for name, part in moved.items()]
+        assert math.sqrt(sum(float((part**2).sum()) for part in noised)) <= 1

@@ -10,7 +10,7 @@ from apportion.training.clipping import ClippedSum
 from apportion.training.losses import PerExampleLoss
 from apportion.training.records import Records
 
-_PIECE = 4096
+AT_ONCE = 4096  # records that are scored together, if memory allows
 
 
 class Norms:
@@ -62,7 +62,7 @@ class EpochMetrics:
         return {"gradient_norm_median": median, "clipped_share": norms.above / norms.records}
 
 
-def score(model: torch.nn.Module, loss: PerExampleLoss, data: Records) -> dict[str, float]:
+def score(model: torch.nn.Module, loss: PerExampleLoss, data: Records, at_once: int = AT_ONCE) -> dict[str, float]:
     """Mean loss and, for class labels, accuracy, in evaluation mode; the model's modes are restored."""
     if not len(data):
         return {}
@@ -71,7 +71,7 @@ def score(model: torch.nn.Module, loss: PerExampleLoss, data: Records) -> dict[s
     total, right = 0.0, 0
     try:
         with torch.no_grad():
-            for inputs, targets in data.in_order(_PIECE):
+            for inputs, targets in data.in_order(min(at_once, AT_ONCE)):
                 outputs = model(inputs)
                 total += float(loss(outputs, targets).double().sum())
                 if _is_classification(outputs, targets):

@@ -80,7 +80,7 @@ def make_ready(
     at_once = memory.physical_batch(
         model, _work(model, compute, plan), records.like, most=max_physical_batch, limit=memory_limit
     )
-    chosen = Steering(model, compute, made, plan, **steering)
+    chosen = Steering(model, compute, made, plan, at_once=at_once, **steering)
     return Ready(
         model=model,
         plan=plan,

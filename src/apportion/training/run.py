@@ -208,7 +208,7 @@ class Run:
         self._run.save(self._checkpoint(slot))
         private: dict[str, Any] = {"seconds": seconds, **self._metrics.take()}
         if self._ready.holdout is not None:
-            private["holdout"] = score(self.model, self._ready.loss, self._ready.holdout)
+            private["holdout"] = score(self.model, self._ready.loss, self._ready.holdout, self._ready.at_once)
         self._run.add_metrics({"epoch": slot.index, "sigma": slot.sigma, **private})
         try:
             scored = self._steering.record(self.completed, self._ledger, self._stream)

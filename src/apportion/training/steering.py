@@ -70,6 +70,7 @@ class Steering:
         optimizer: torch.optim.Optimizer,
         plan: Plan,
         *,
+        at_once: int,
         validation: Public | PaidLooks | None = None,
         stop: EarlyStop | None = None,
         scheduler: SchedulerFactory | None = None,
@@ -77,7 +78,7 @@ class Steering:
         weights: Weights = "last",
         averaging: float | None = None,
     ) -> None:
-        self._validation = None if validation is None else Validation(validation, model, loss, plan)
+        self._validation = None if validation is None else Validation(validation, model, loss, plan, at_once)
         if isinstance(plan, AdaptivePlan):
             require_scores("an adaptive plan", self._validation)
         if stop is not None:

@@ -25,10 +25,10 @@ WORST = -1e9
 class Validation:
     """Scores the model, larger being better: accuracy for class labels, otherwise the negative mean loss."""
 
-    def __init__(self, given: Any, model: torch.nn.Module, loss: PerExampleLoss, plan: Plan) -> None:
+    def __init__(self, given: Any, model: torch.nn.Module, loss: PerExampleLoss, plan: Plan, at_once: int) -> None:
         self._source: Public | PaidLooks = require_public("validation", given)
         self._model = model
-        self._loss = loss
+        self._loss, self._at_once = loss, at_once
         self._data = records_of(self._source.data, model)
         self.every = plan.schedule.every if isinstance(plan, AdaptivePlan) else 1
         if not len(self._data):
@@ -51,7 +51,7 @@ class Validation:
     def measure(self) -> float:
         """The score without noise, for public data only."""
         assert self.public
-        found = score(self._model, self._loss, self._data)
+        found = score(self._model, self._loss, self._data, self._at_once)
         value = found["accuracy"] if "accuracy" in found else -found["loss"]
         return value if math.isfinite(value) else WORST
 
@@ -59,7 +59,7 @@ class Validation:
         """Score the model and record it. A look at private data is recorded as an event before it is taken."""
         if isinstance(self._source, PaidLooks):
             ledger.append_event(self._source.event)
-            found = score(self._model, self._loss, self._data)
+            found = score(self._model, self._loss, self._data, self._at_once)
             if "accuracy" not in found:
                 raise DataError("a paid look counts right answers: validation needs class labels")
             right = round(found["accuracy"] * len(self._data))
