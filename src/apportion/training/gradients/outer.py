@@ -1,5 +1,6 @@
 """Gradients that are outer products, or sums of them: every layer that multiplies by a weight matrix."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -41,8 +42,10 @@ class VectorProducts:
     def norms(self) -> tuple[list[Tensor], Tensor | None]:
         of_gradient = row_norms(self.gradient)
         of_bias = [] if self.bias is None else [of_gradient]
-        of_weight = [] if self.weight is None else [of_gradient * row_norms(self.inputs)]
-        return of_weight + of_bias, None
+        if self.weight is None:
+            return of_bias, None
+        lost = [_lost_below(tensor) for tensor in (self.gradient, self.inputs)]
+        return [(of_gradient + lost[0]) * (row_norms(self.inputs) + lost[1]), *of_bias], None
 
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
         """One matrix product, the smaller tensor scaled. If that is the inputs, the factors become one more column of
@@ -70,6 +73,12 @@ class VectorProducts:
         inputs, gradient = self.inputs[rows].double(), self.gradient[rows].double()
         of_weight = {} if self.weight is None else {self.weight: gradient[:, :, None] * inputs[:, None, :]}
         return of_weight if self.bias is None else {**of_weight, self.bias: gradient}
+
+
+def _lost_below(rows: Tensor) -> float:
+    """At most so much of an example's norm is missing because squares vanished. Next to an enormous other factor it is
+    what the gradient's norm consists of."""
+    return math.sqrt(rows[0:1].numel() * torch.finfo(rows.dtype).tiny)
 
 
 Unpack = Callable[[Tensor], Tensor]
@@ -181,7 +190,10 @@ def _gram_norms(inputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
     """‖Σ_t g_t a_tᵀ‖ = √Σ_{t,s} (a_t·a_s)(g_t·g_s), and ‖a‖·‖g‖ over all positions, from the diagonals."""
     alike = torch.bmm(inputs, inputs.transpose(1, 2))  # (examples, T, T)
     of_gradient = torch.bmm(gradient, gradient.transpose(1, 2))
-    lengths = [gram.diagonal(dim1=1, dim2=2).sum(1).sqrt_() for gram in (alike, of_gradient)]
+    lengths = [
+        gram.diagonal(dim1=1, dim2=2).sum(1).sqrt_() + _lost_below(tensor)
+        for gram, tensor in ((alike, inputs), (of_gradient, gradient))
+    ]
     alike *= of_gradient
     return alike.sum((1, 2)).clamp_(min=0).sqrt_(), lengths[0] * lengths[1]
 
