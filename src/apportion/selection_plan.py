@@ -231,10 +231,10 @@ def slot_events(method: Method, candidates: Sequence[Candidate]) -> tuple[Event,
     """What choosing by this method is, and training the winner again, whichever it will be."""
     trials = [_training_event(candidate.trial) for candidate in candidates]
     again = [_training_event(candidate.retraining) for candidate in candidates if candidate.retraining is not None]
-    return (_choice_event(method, trials), *([one_of(again)] if again else []))
+    return (choice_event(method, trials), *([one_of(again)] if again else []))
 
 
-def _choice_event(method: Method, trials: Sequence[Event]) -> Event:
+def choice_event(method: Method, trials: Sequence[Event]) -> Event:
     """In both methods a record is either trained on or scored, by a coin, so that the dearer of the two is paid."""
     if isinstance(method, SplitParts):
         return DisjointParts(parts=(*trials, ExponentialMechanism(epsilon=method.epsilon, counts=True)))

@@ -184,7 +184,7 @@ def _solved_schedule(
 
     axis = (-25.0, 5.0) if unknown == "decay" else _sigma0_axis(schedule)
     tolerance = _RHO_TOLERANCE if budget.rho is not None else _EPSILON_TOLERANCE
-    start = _admitted_by_bisection(lambda position: costs.quick(at(position)), budget, *axis)
+    start = admitted_by_bisection(lambda position: costs.quick(at(position)), budget, *axis)
     found, spent = _guided(
         lambda position: costs.exact(at(position)),
         lambda position: costs.rough(at(position)),
@@ -211,7 +211,7 @@ def _sigma0_axis(schedule: Schedule) -> tuple[float, float]:
     return -math.log(1e9), min(-math.log(1e-3), largest)
 
 
-def _admitted_by_bisection(cost: Callable[[float], float], budget: Budget, low: float, high: float) -> float:
+def admitted_by_bisection(cost: Callable[[float], float], budget: Budget, low: float, high: float) -> float:
     """A position that is admitted if `low` is, near the last such one."""
     while high - low > 1e-3:
         middle = (low + high) / 2

@@ -15,7 +15,8 @@ from conftest import sgd, tiny_data, tiny_model
 
 import apportion as ap
 from apportion import ledger
-from apportion.errors import InvalidArgument, RunError
+from apportion.bundle import claims
+from apportion.errors import BundleError, InvalidArgument, RunError
 from apportion.events import PoissonLaw, TruncatedNegativeBinomial
 from apportion.selection_plan import Candidate, RepeatRuns, SelectionPlan, SplitParts
 from apportion.training import Configuration, FinishedRun, select, selecting, trials
@@ -112,6 +113,24 @@ def test_a_selection_publishes_a_bundle_that_verifies(tmp_path: Path, plan: Sele
     assert f"chosen candidate: {claimed['configuration']}" in card
     assert "chosen by a private selection that is recorded in the ledger" in card
     assert (claimed["score"] is None) == isinstance(plan.method, SplitParts)
+
+
+@pytest.mark.parametrize("change", ["chosen", "removed", "score", "candidates"])
+def test_a_certificate_that_tells_of_another_selection_does_not_verify(tmp_path: Path, change: str) -> None:
+    run = chosen(tmp_path / "run", repeat_plan())
+    claimed = run.certificate().to_json()
+    claims.check(claimed, run.certificate())
+    match change:
+        case "chosen":
+            claimed["selection"]["chosen"] = 1 - claimed["selection"]["chosen"]
+        case "removed":
+            del claimed["selection"]
+        case "score":
+            claimed["selection"]["score"]["right"] += 1
+        case "candidates":
+            claimed["selection"]["candidates"].append("another")
+    with pytest.raises(BundleError, match="selection"):
+        claims.check(claimed, run.certificate())
 
 
 def test_nothing_that_leaves_tells_the_number_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

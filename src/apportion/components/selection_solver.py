@@ -4,19 +4,20 @@ Where drafts leave their noise open, all get the same unamplified ρ, as much as
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from apportion import _checks, accounting
 from apportion import plan as plans
+from apportion.accounting import Gaussian, LossDistribution, Renyi
 from apportion.accounting.conversions import mu_of_epsilon
 from apportion.budget import Budget
 from apportion.components.selection import Law
 from apportion.errors import InvalidArgument, Unsolvable
-from apportion.events import Adjacency, Composed
+from apportion.events import Adjacency, Composed, Event, GaussianRelease
 from apportion.plan import TrainingPlan
-from apportion.selection_plan import Candidate, Method, RepeatRuns, SelectionPlan, SplitParts, slot_events
-from apportion.solver import dearest_admitted
+from apportion.selection_plan import Candidate, Method, RepeatRuns, SelectionPlan, SplitParts, choice_event, slot_events
+from apportion.solver import admitted_by_bisection, dearest_admitted
 
 _TOLERANCE = 2e-3  # of the budget, which may be left over
 _SMALLEST_SHARE = math.log(1e-6)  # of the whole budget's ρ, for one training
@@ -92,24 +93,41 @@ def _affordable_rho(wish: Wish) -> float:
     most = wish.budget.rho or mu_of_epsilon(wish.budget.limit, wish.budget.stated_delta) ** 2 / 2
 
     def cost(position: float) -> float:
-        method, candidates = _drawn_up(wish, most * math.exp(position))
-        event = Composed(events=slot_events(method, candidates))
-        if wish.budget.rho is not None:
-            return plans.rho_of(event, wish.adjacency)
-        return accounting.guarantees(event, wish.budget.stated_delta, wish.adjacency, lower_bounds=False)[0].epsilon
+        return _price(wish, slot_events(*_drawn_up(wish, most * math.exp(position))))
 
-    start = math.log(0.02 if wish.runs is not None else 0.3)
-    while cost(start) > wish.budget.limit:
-        start -= 2.0
-        if start < _SMALLEST_SHARE:
-            raise Unsolvable(
-                f"what is fixed (score_sigma, epsilon, or a candidate's own noise) alone costs more than the budget "
-                f"({wish.budget}): {cost(start):.4g}; use more noise there, or fewer runs"
-            )
-    found, spent = dearest_admitted(cost, wish.budget.limit, start, math.log(50.0), _TOLERANCE)
-    if not spent <= wish.budget.limit:
-        raise Unsolvable(f"no noise spends the budget ({wish.budget})")
+    fixed = [plans.rho_of(_fixed(draft, 1, wish).event, wish.adjacency) for draft in wish.drafts if not draft.open]
+
+    def at_most(position: float) -> float:
+        return _price(wish, _without_amplification(wish, most * math.exp(position), max(fixed, default=0.0)))
+
+    start, end = _SMALLEST_SHARE, math.log(50.0)
+    if at_most(start) <= wish.budget.limit:
+        start = admitted_by_bisection(at_most, wish.budget, start, end)
+    elif (least := cost(start)) > wish.budget.limit:
+        raise Unsolvable(
+            f"what is fixed (score_sigma, epsilon, or a candidate's own noise) alone costs {least:.4g}, more than the "
+            f"budget ({wish.budget}); use more noise there, or fewer runs"
+        )
+    found, _ = dearest_admitted(cost, wish.budget.limit, start, end, _TOLERANCE)
     return most * math.exp(found)
+
+
+def _price(wish: Wish, parts: Sequence[Event]) -> float:
+    """In the budget's unit, by those accountants that matter here; the certified one is no larger."""
+    event = Composed(events=tuple(parts))
+    if wish.budget.rho is not None:
+        return plans.rho_of(event, wish.adjacency)
+    asked = (Gaussian, LossDistribution, Renyi)
+    found = accounting.guarantees(event, wish.budget.stated_delta, wish.adjacency, asked, lower_bounds=False)
+    return found[0].epsilon
+
+
+def _without_amplification(wish: Wish, rho: float, fixed: float) -> tuple[Event, ...]:
+    """The same selection with every training replaced by one Gaussian release of its ρ: no cheaper, and quick to price."""
+    again = rho * (wish.retrain_share or 0.0)
+    spent = [rho - again, *([again] if again else [])]
+    releases = [GaussianRelease(sigma=1 / math.sqrt(2 * max(part, fixed))) for part in spent]
+    return (choice_event(_method(wish, rho - again), releases[:1]), *releases[1:])
 
 
 def _drawn_up(wish: Wish, rho: float | None) -> tuple[Method, tuple[Candidate, ...]]:
@@ -154,6 +172,12 @@ def _training(draft: Draft, rho: float | None, examples: int, wish: Wish) -> Tra
                 f"candidate {draft.name!r}: give sigma0 with poisson batching, whose cost no rho describes, or use partition"
             )
         return draft.plan(Budget(rho=rho, delta=delta), examples)
+    return _fixed(draft, examples, wish)
+
+
+def _fixed(draft: Draft, examples: int, wish: Wish) -> TrainingPlan:
+    """A training whose noise is given: its own cost is its budget."""
+    delta = wish.budget.stated_delta
     free = Budget(epsilon=_ENOUGH, delta=delta) if draft.sampled else Budget(rho=_ENOUGH, delta=delta)
     found = draft.plan(free, examples)
     # A little more than it costs, because other platforms round otherwise: distributions more than sums.
