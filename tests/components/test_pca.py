@@ -53,10 +53,10 @@ rows_of_4 = st_numpy.arrays(np.float64, st.tuples(st.integers(1, 6), st.just(4))
 def test_one_row_moves_the_second_moments_by_a_frobenius_norm_of_at_most_1_and_a_replaced_one_by_root_2(
     rows: np.ndarray, extra: np.ndarray
 ) -> None:
-    with_it = pca.second_moments([np.concatenate([rows, extra])])
-    without = pca.second_moments([rows])
-    zeroed = pca.second_moments([np.concatenate([rows, np.zeros((1, 4))])])
-    replaced = pca.second_moments([np.concatenate([rows, extra[:, ::-1]])])
+    with_it = pca._second_moments([np.concatenate([rows, extra])])
+    without = pca._second_moments([rows])
+    zeroed = pca._second_moments([np.concatenate([rows, np.zeros((1, 4))])])
+    replaced = pca._second_moments([np.concatenate([rows, extra[:, ::-1]])])
     assert np.array_equal(without, zeroed)
     # whole numbers: the comparison is exact
     squared = sum(int(change) ** 2 for change in (with_it - without).ravel())
@@ -71,7 +71,7 @@ def test_replayed_on_a_neighbour_the_released_matrix_moves_by_that_row_alone(tmp
     for number, rows in enumerate((data, data[:-1])):
         with writer(tmp_path / f"{number}", component, seeded=True) as ledger:
             releaser = Releaser(ledger, RandomStream(5))
-            released.append(pca._noisy(pca.second_moments([rows]), 2.0, releaser))
+            released.append(pca._noisy(pca._second_moments([rows]), 2.0, releaser))
     row = data[-1] / max(1.0, np.linalg.norm(data[-1]))
     assert np.linalg.norm(released[0] - released[1]) <= 1.0
     assert np.allclose(released[0] - released[1], np.outer(row, row), atol=1e-5)
@@ -82,11 +82,11 @@ def test_a_row_that_is_not_finite_counts_as_zeros_and_does_not_spread(bad: float
     data = low_rank(20, 5, 2)
     spoiled = np.concatenate([data, data[:1]])
     spoiled[-1, 2] = bad
-    assert np.array_equal(pca.second_moments([data]), pca.second_moments([spoiled]))
+    assert np.array_equal(pca._second_moments([data]), pca._second_moments([spoiled]))
 
 
 def test_a_huge_row_keeps_its_direction() -> None:
-    rows = pca.clipped_rows(np.array([[3e300, 4e300], [3.0, 4.0], [0.3, 0.4]])) / 2.0**pca.BITS
+    rows = pca._clipped_rows(np.array([[3e300, 4e300], [3.0, 4.0], [0.3, 0.4]])) / 2.0**pca.BITS
     assert np.allclose(rows, [[0.6, 0.8], [0.6, 0.8], [0.3, 0.4]], atol=1e-5)
 
 
@@ -155,13 +155,13 @@ def test_five_thousand_features_from_a_stream(tmp_path: Path) -> None:
 
 def test_pieces_arrays_and_iterables_give_the_same_sum() -> None:
     data = low_rank(5000, 8, 4).astype(np.float32)
-    whole = pca.second_moments(chunks_of(data))
-    assert np.array_equal(whole, pca.second_moments(chunks_of(iter([data[:1], data[1:4000], data[4000:]]))))
-    assert np.array_equal(whole, pca.second_moments(chunks_of(data.reshape(-1, 2, 4))))
+    whole = pca._second_moments(chunks_of(data))
+    assert np.array_equal(whole, pca._second_moments(chunks_of(iter([data[:1], data[1:4000], data[4000:]]))))
+    assert np.array_equal(whole, pca._second_moments(chunks_of(data.reshape(-1, 2, 4))))
     with pytest.raises(DataError, match="no rows"):
-        pca.second_moments(chunks_of(iter([])))
+        pca._second_moments(chunks_of(iter([])))
     with pytest.raises(DataError, match="same columns"):
-        pca.second_moments(chunks_of([data, data[:, :3]]))
+        pca._second_moments(chunks_of([data, data[:, :3]]))
 
 
 def test_the_event_is_on_disk_before_the_noise_is_drawn(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Private scaling: sensitivity, noise, agreement with ordinary statistics, and layers that hold it."""
 
+import inspect
 import math
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from scipy.special import ndtr
 
 import apportion as ap
 from apportion import ledger as ledgers
-from apportion.components import scaling
+from apportion.components import pca, scaling
 from apportion.components.release import Releaser, Whole
 from apportion.errors import DataError, InvalidArgument, RunError
 from apportion.randomness import RandomStream
@@ -33,10 +34,10 @@ def writer(path: Path, *components: Component, **options: Any) -> LedgerWriter:
 
 def statistic(rows: np.ndarray, component: ap.Scaling) -> np.ndarray:
     """What noise is added to, divided by its stated sensitivity."""
-    records = list(scaling.units_of([rows], component))
+    records = list(scaling._units_of([rows], component))
     if component.method == "quantiles":
-        return scaling.histograms(records, component.bins) / math.sqrt(FEATURES)
-    sums = scaling.moment_sums(records)
+        return scaling._histograms(records, component.bins) / math.sqrt(FEATURES)
+    sums = scaling._moment_sums(records)
     return np.stack([sums[0] / 2.0**scaling.BITS, sums[1] / 4.0**scaling.BITS]) / math.sqrt(2 * FEATURES)
 
 
@@ -74,7 +75,7 @@ def test_the_bounds_are_attained() -> None:
 @settings(max_examples=200, deadline=None)
 def test_one_record_moves_one_class_count_by_one(labels: list[int], extra: int, other: int) -> None:
     def counts(values: list[int]) -> Whole:
-        return scaling.class_counts([np.array(values, np.int64)], 4)
+        return scaling._class_counts([np.array(values, np.int64)], 4)
 
     assert np.linalg.norm(counts([*labels, extra]) - counts(labels)) <= 1
     assert np.linalg.norm(counts([*labels, extra]) - counts([*labels, other])) <= math.sqrt(2) + 1e-12
@@ -184,6 +185,21 @@ def test_scaling_by_the_data_without_an_event_is_impossible(tmp_path: Path) -> N
 
     with pytest.raises(InvalidArgument):  # a table's ranges are declared: an empty or unknown one is refused
         Declared(target="y", classes=("a", "b"), ranges={"x": (0.0, 0.0)})
+
+
+@pytest.mark.parametrize("module", [pca, scaling], ids=["pca", "scaling"])
+def test_whatever_takes_private_data_takes_a_ledger_too(module: Any) -> None:
+    """Statistics without noise are nobody's to ask for: only private names compute them."""
+    private = {"data", "targets", "rows", "chunks", "records"}
+    public = {
+        name: set(inspect.signature(function).parameters)
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__ and not name.startswith("_")
+    }
+    taking = {name: parameters for name, parameters in public.items() if parameters & private}
+    assert {"fit", "release"} <= set(taking)
+    for name, parameters in taking.items():
+        assert parameters & {"ledger", "releaser"}, name
 
 
 def test_what_can_be_refused_is_refused_before_anything_is_spent(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def fit(
 
 def release(component: PrincipalComponents, data: Any, releaser: Releaser) -> Projection:
     """What `fit` does, with the noise of a run."""
-    moments = second_moments(chunks_of(data))
+    moments = _second_moments(chunks_of(data))
     if component.dimensions > len(moments):
         raise InvalidArgument(f"dimensions must be at most the {len(moments)} features, got {component.dimensions}")
     releaser.record(component, component.sigma * _UNIT)  # record, then release: on disk before the noise is drawn
@@ -74,7 +74,7 @@ def release(component: PrincipalComponents, data: Any, releaser: Releaser) -> Pr
     return Projection(directions=leading_directions(noisy, component.dimensions), event=component.event)
 
 
-def clipped_rows(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+def _clipped_rows(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Each row as whole multiples of 2⁻¹⁸ with a norm of at most 1, exactly; zeros for rows that are not finite."""
     largest = np.abs(rows).max(axis=1, initial=0.0)  # NaN or infinite if anything in the row is
     finite = np.isfinite(largest)
@@ -91,7 +91,7 @@ def clipped_rows(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return whole
 
 
-def second_moments(chunks: Iterable[NDArray[np.float64]]) -> Whole:
+def _second_moments(chunks: Iterable[NDArray[np.float64]]) -> Whole:
     """Σ x xᵀ over clipped rows, in units of 2⁻³⁶: private, and exact.
 
     Whole numbers below 2⁵³ are exact in floating point, so sums are formed there for as many rows as that allows.
@@ -99,7 +99,7 @@ def second_moments(chunks: Iterable[NDArray[np.float64]]) -> Whole:
     total: Whole | None = None
     held, in_it, seen = np.empty((0, 0)), 0, 0
     for chunk in chunks:
-        rows = clipped_rows(chunk)
+        rows = _clipped_rows(chunk)
         assert len(rows) <= _ROWS_HELD
         if total is None:
             total = np.zeros((rows.shape[1], rows.shape[1]), np.int64)

@@ -73,7 +73,7 @@ def release(component: Scaling, data: Any, examples: int, releaser: Releaser) ->
     """What `fit` does, with the noise of a run."""
     examples = _checks.count("examples", examples)
     measured = {"standard": _standard, "quantiles": _robust}[component.method]
-    centre, spread = measured(component, units_of(chunks_of(data), component), examples, releaser)
+    centre, spread = measured(component, _units_of(chunks_of(data), component), examples, releaser)
     half = (component.high - component.low) / 2
     return Scale(
         shift=component.low + half * (1 + centre),
@@ -82,7 +82,7 @@ def release(component: Scaling, data: Any, examples: int, releaser: Releaser) ->
     )
 
 
-def units_of(chunks: Iterable[NDArray[np.float64]], component: Scaling) -> Iterable[Whole]:
+def _units_of(chunks: Iterable[NDArray[np.float64]], component: Scaling) -> Iterable[Whole]:
     """Records as z in whole multiples of 2⁻¹⁴; records that are not finite are left out."""
     for chunk in chunks:
         rows = chunk[np.isfinite(chunk).all(axis=1)]
@@ -91,12 +91,12 @@ def units_of(chunks: Iterable[NDArray[np.float64]], component: Scaling) -> Itera
         yield np.trunc(np.clip(z, -1.0, 1.0) * 2.0**BITS).astype(np.int64)
 
 
-def moment_sums(records: Iterable[Whole]) -> Whole:
+def _moment_sums(records: Iterable[Whole]) -> Whole:
     """(2, features): Σ z in units of 2⁻¹⁴ and Σ z² in units of 2⁻²⁸. Private, and exact."""
     return _summed(np.stack([z.sum(axis=0), (z * z).sum(axis=0)]) for z in records)
 
 
-def histograms(records: Iterable[Whole], bins: int) -> Whole:
+def _histograms(records: Iterable[Whole], bins: int) -> Whole:
     """(features, bins): how many records fall into each of the equal bins of [−1, 1]. Private."""
 
     def counted(z: Whole) -> Whole:
@@ -124,7 +124,7 @@ Measured = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 def _standard(component: Scaling, records: Iterable[Whole], examples: int, releaser: Releaser) -> Measured:
     """Noisy mean and standard deviation of z."""
-    sums = moment_sums(records)
+    sums = _moment_sums(records)
     deviation = component.sigma * math.sqrt(2 * sums.shape[1])
     releaser.record(component, deviation * 4.0**BITS)  # record, then release: on disk before the noise is drawn
     first = releaser.noisy(sums[0], deviation * 2.0**BITS) / 2.0**BITS / examples
@@ -135,7 +135,7 @@ def _standard(component: Scaling, records: Iterable[Whole], examples: int, relea
 
 def _robust(component: Scaling, records: Iterable[Whole], examples: int, releaser: Releaser) -> Measured:
     """Noisy median of z, and its interquartile range as a standard deviation."""
-    counts = histograms(records, component.bins)
+    counts = _histograms(records, component.bins)
     deviation = component.sigma * math.sqrt(len(counts))
     releaser.record(component, deviation)  # record, then release: on disk before the noise is drawn
     low, median, high = quantiles(releaser.noisy(counts, deviation), (0.25, 0.5, 0.75))
@@ -162,7 +162,7 @@ def quantiles(counts: NDArray[Any], levels: Sequence[float]) -> tuple[NDArray[np
     return tuple(found)
 
 
-def class_counts(targets: Iterable[NDArray[Any]], classes: int) -> Whole:
+def _class_counts(targets: Iterable[NDArray[Any]], classes: int) -> Whole:
     """How many records have each of the declared classes; what is none of them is not counted. Private."""
     total = np.zeros(_checks.count("classes", classes), np.int64)
     for piece in targets:
@@ -176,7 +176,7 @@ def release_class_weights(
     component: ClassWeights, targets: Iterable[NDArray[Any]], classes: int, releaser: Releaser
 ) -> NDArray[np.float64]:
     """Weights in proportion to 1 / (noisy count), 1 on average over the records, between 1/most and most."""
-    counts = class_counts(targets, classes)
+    counts = _class_counts(targets, classes)
     releaser.record(component, component.sigma)  # record, then release: on disk before the noise is drawn
     noisy = np.maximum(releaser.noisy(counts, component.sigma), 1.0)
     weights: NDArray[np.float64] = np.clip(noisy.sum() / (classes * noisy), 1 / component.most, component.most)
