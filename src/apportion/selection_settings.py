@@ -171,4 +171,14 @@ def _overrides(keys: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
         section, field = _OWN[key]
         inside = next(name for name, target in settings.SECTIONS[section].items() if target == field)
         settings.read_section(section, {inside: value}, own, problems)
-    return own
+    return {**_not_inherited(own), **own}
+
+
+def _not_inherited(own: Mapping[str, Any]) -> dict[str, Any]:
+    """What the common settings say about another batching or another schedule than the candidate's."""
+    dropped: dict[str, Any] = {}
+    if "batching" in own:
+        dropped |= {"batches": None} if own["batching"] == "poisson" else {"rate": None}
+    if "schedule" in own:
+        dropped |= {"decay": None, "period": None, "sigma_end": None}
+    return dropped

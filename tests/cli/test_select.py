@@ -98,6 +98,18 @@ def test_a_grid_makes_every_combination(apportion: Call, tmp_path: Path) -> None
     assert names[2:] == [f"lr = {lr}, hidden = {hidden}" for lr in (0.1, 0.3) for hidden in ("[4]", "[]")]
 
 
+def test_a_candidate_with_another_batching_or_schedule_does_not_inherit_the_sizes_of_the_common_one(
+    apportion: Call, tmp_path: Path
+) -> None:
+    file = config(tmp_path, SPLIT + '\n[[select.candidates]]\nbatching = "poisson"\nrate = 0.25\nschedule = "uniform"')
+    file.write_text(file.read_text().replace("sigma0 = 4.0", 'sigma0 = 4.0\nschedule = "exponential"\ndecay = 0.1'))
+    code, printed, err = apportion("select", file, "--dry-run", "--json")
+    assert code == 0, err
+    trials = [candidate["trial"] for candidate in json.loads(printed)["candidates"]]
+    assert trials[0]["sigma_last"] == trials[0]["sigma_first"] == 4.0
+    assert trials[1]["sigma_last"] < trials[1]["sigma_first"] == 4.0
+
+
 def test_questions_that_cannot_be_meant(apportion: Call, tmp_path: Path) -> None:
     file = config(tmp_path, SPLIT)
     assert apportion("select")[0] == 2

@@ -190,7 +190,7 @@ def cost_in_words(plan: SelectionPlan) -> list[str]:
         choice = rho_of(plan.slots[0].event, plan.adjacency)
         how = (
             f"Each candidate is trained on its own part of the records; the exponential mechanism with ε = "
-            f"{plan.method.epsilon:.4g} chooses by errors on {share}. Choosing spends ρ = {choice:.5f}"
+            f"{plan.method.epsilon:.4g} chooses by errors on {share}. Choosing spends ρ = {choice:.5f}, unamplified"
             + (", training the winner again on everything comes on top." if plan.retrains else ".")
         )
     words = ADJACENCY_IN_WORDS[plan.adjacency].format(unit="example")
