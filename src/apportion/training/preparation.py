@@ -12,6 +12,7 @@ from apportion.errors import IncompatibleModel
 from apportion.randomness import RandomStream
 from apportion.stages import Component, PrivateEvaluation
 from apportion.training import grid
+from apportion.training.counting import one_by_one
 from apportion.training.frozen import ClassWeighted, Holder, Layer, Parts
 from apportion.training.records import Records
 from apportion.training.run_directory import RunDirectory
@@ -63,11 +64,10 @@ class Preparation:
                 directory.save_component(number, holder.state())
 
     def _entering(self, records: Records, number: int) -> Parts:
-        """What enters holder `number`: row by row a function of the inputs and of what was released before."""
-        for piece, targets in records.in_order(_ROWS):
-            with torch.no_grad():
-                for _, layer in self._layers[:number]:
-                    piece = layer(piece)
+        """What enters holder `number`: each row a function of its own record and of what was released before."""
+        parts = records.in_order(_ROWS)
+        before = [layer for _, layer in self._layers[:number]]
+        for piece, targets in one_by_one(torch.nn.Sequential(*before), parts) if before else parts:
             yield piece.flatten(1).double().cpu().numpy(), targets.cpu().numpy()
 
 

@@ -1,11 +1,12 @@
 """Publishing what needs the model itself: a private test score, and an export to ONNX. The rest is `bundle.write`."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NotRequired, TypedDict, Unpack
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file
 
 from apportion import ledger
@@ -17,6 +18,7 @@ from apportion.errors import IncompatibleModel, InvalidArgument
 from apportion.publication import Hyperparameters, Publication, name_for
 from apportion.stages import PrivateEvaluation
 from apportion.training import grid
+from apportion.training.counting import one_by_one
 from apportion.training.onnx import export
 from apportion.training.records import Records
 from apportion.training.sources import Data, records_of
@@ -124,7 +126,13 @@ def _counted(model: torch.nn.Module, data: Records, component: PrivateEvaluation
         raise InvalidArgument("a private score counts right answers: holdout targets must be class numbers, and some")
     with torch.no_grad():
         shape = model(next(data.in_order(1))[0]).shape
-        if len(shape) != 2:
-            raise InvalidArgument(f"a private score needs one row of class scores per record, got {len(shape)}-d")
-        scored = ((model(inputs).double().cpu().numpy(), t.cpu().numpy()) for inputs, t in data.in_order(_PIECE))
-        return evaluation.tables_of(scored, shape[1], component)
+    if len(shape) != 2:
+        raise InvalidArgument(f"a private score needs one row of class scores per record, got {len(shape)}-d")
+    return evaluation.tables_of(_scored(model, data), shape[1], component)
+
+
+def _scored(model: torch.nn.Module, data: Records) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Scores and target of one record at a time: what `evaluation` makes of them is then its own as well."""
+    for scores, targets in one_by_one(model, data.in_order(_PIECE)):
+        rows, labels = scores.double().cpu().numpy(), targets.cpu().numpy()
+        yield from ((rows[i : i + 1], labels[i : i + 1]) for i in range(len(rows)))

@@ -31,11 +31,11 @@ from apportion.randomness import RandomStream
 from apportion.selection_plan import RepeatRuns, SelectionPlan
 from apportion.training import grid, guard
 from apportion.training.compatibility import OptimizerFactory
+from apportion.training.counting import right_answers
 from apportion.training.loop import fit
 
 # What `fit` takes that uses no data, costs nothing and leaves the noise as it is.
 OPTIONS = {"scheduler", "scheduler_every", "weights", "averaging", "max_physical_batch", "memory_limit"}
-_PIECE = 4096
 _POLL = 0.2  # seconds
 
 
@@ -134,19 +134,7 @@ def counts(model: torch.nn.Module, inputs: Tensor, targets: Tensor) -> tuple[int
     """
     if targets.is_floating_point() or targets.dim() != 1:
         raise InvalidArgument("candidates are compared by right answers: targets must be class numbers")
-    right, modes = 0, [(module, module.training) for module in model.modules()]
-    model.eval()
-    with torch.no_grad():
-        for start in range(0, len(targets), _PIECE):
-            scores = model(inputs[start : start + _PIECE])
-            if scores.dim() != 2:
-                raise InvalidArgument(
-                    f"candidates need one row of class scores per record, got {scores.dim()}-d scores"
-                )
-            correct = scores.argmax(1) == targets[start : start + _PIECE]
-            right += int((correct & torch.isfinite(scores).all(1)).sum())
-    for module, training in modes:
-        module.train(training)
+    right = right_answers(model, [(inputs, targets)])
     return right, len(targets) - right
 
 

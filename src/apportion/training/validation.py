@@ -13,9 +13,10 @@ from apportion.public import PaidLooks, Public, require_public
 from apportion.randomness import RandomStream
 from apportion.recording import LedgerWriter
 from apportion.training import grid
+from apportion.training.counting import right_answers
 from apportion.training.labels import check_labels
 from apportion.training.losses import PerExampleLoss
-from apportion.training.metrics import score
+from apportion.training.metrics import AT_ONCE, score
 from apportion.training.sources import records_of
 
 # What is recorded where a score is not a number, as after a divergence: worse than any other.
@@ -36,6 +37,8 @@ class Validation:
         if (labels := self._data.labels()) is not None:
             check_labels("validation", model, loss, self._data.like[0], labels)
         if isinstance(self._source, PaidLooks):
+            if self._data.like[1].is_floating_point() or self._data.like[1].dim() != 1:
+                raise DataError("a paid look counts right answers: validation needs class labels")
             _check_affordable(self._source, plan)
 
     @property
@@ -59,10 +62,7 @@ class Validation:
         """Score the model and record it. A look at private data is recorded as an event before it is taken."""
         if isinstance(self._source, PaidLooks):
             ledger.append_event(self._source.event)
-            found = score(self._model, self._loss, self._data, self._at_once)
-            if "accuracy" not in found:
-                raise DataError("a paid look counts right answers: validation needs class labels")
-            right = round(found["accuracy"] * len(self._data))
+            right = right_answers(self._model, self._data.in_order(min(self._at_once, AT_ONCE)))
             normals = grid.whole_normals if ledger.noise == "grid" else rounded_normals
             noise = int(normals(1, self._source.sigma, stream)[0])  # whole numbers: their low bits carry nothing
             ledger.append_score((right + noise) / self._source.examples)
