@@ -184,3 +184,27 @@ def test_a_scratch_directory_without_room_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 99, 1))
     with pytest.raises(DataError, match="another scratch directory"):
         stream_table(write(tmp_path / "table.csv", records(50)), DECLARED)
+
+
+@pytest.mark.parametrize("rows", [20_000, 200_000])
+def test_memory_grows_by_bytes_per_record_and_not_by_the_table(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """Of 84 bytes per row, the 200,000 of which are 17 MB."""
+    import tracemalloc
+
+    dtype = np.dtype([("inputs", np.float32, (20,)), ("target", np.int32)])
+    monkeypatch.setattr("apportion.data.rows.BUFFER", 1 << 18)
+    file = RowFile(dtype)
+    for _ in range(0, rows, 10_000):
+        file.append(np.zeros(10_000, dtype))
+    tracemalloc.start()
+    try:
+        order = np.random.default_rng(1).permutation(rows)
+        ordered = Sorted(file, np.array_split(order, 50))
+        for batch in range(50):
+            ordered.read(batch, 0, 500)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2_000_000 + 24 * rows
+    ordered.close()
+    file.close()
