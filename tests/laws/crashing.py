@@ -143,7 +143,7 @@ class Scene:
             try:
                 fit(
                     tiny_model(), tiny_data(), self.plan, loss=torch.nn.functional.cross_entropy, optimizer=witness,
-                    out=self.out, progress=False, resume=resume, **self._options,
+                    out=self.out, progress=False, resume=resume, max_physical_batch=100, **self._options,
                 )  # fmt: skip
             finally:
                 updates = self.seen.stat().st_size - before
