@@ -9,8 +9,9 @@ from torch import Tensor
 from apportion.clipping import FLAT, Clipping
 from apportion.plan import Noise
 from apportion.randomness import RandomStream
-from apportion.training.clipping import ClippedSum
+from apportion.training.clipping import NO_SLACK_UP_TO, ClippedSum
 from apportion.training.gradients import clipped_sum, clipped_sum_of_units, trainable
+from apportion.training.gradients.summation import coarsest
 from apportion.training.noise import PrivateGradient, add_noise
 from apportion.training.records import Part, Units
 
@@ -73,7 +74,8 @@ def step_in_parts(
 
     Guarantees: what reaches the parameters is one Gaussian release of multiplier σ, the charged one (see
     `apportion.clipping`), and public constants, however the batch was split. The divisor is the nominal batch size:
-    dividing by the realised one would reveal it. The sums are used up; what is returned has the norms alone.
+    dividing by the realised one would reveal it, and so would a bound that grew with it.
+    The sums are used up; what is returned has the norms alone.
     """
     if units is None:
         clipped = sum_over_parts(model, loss, parts, clip=clip, clipping=clipping)
@@ -81,6 +83,8 @@ def step_in_parts(
         clipped = clipped_sum_of_units(
             model, loss, parts, units.sizes, clip=clip, clipping=clipping, averaged=units.averaged
         )
+    if nominal_batch_size > NO_SLACK_UP_TO:
+        clipped = clipped.for_batches_of(nominal_batch_size, coarsest([p.dtype for p in trainable(model).values()]))
     update(model, optimizer, add_noise(clipped, sigma, stream, noise, overwrite=True), nominal_batch_size)
     return replace(clipped, sums={})
 
