@@ -130,7 +130,7 @@ class Opacus(Engine):
         from torch.utils.data import DataLoader, TensorDataset
 
         self.check_memory(mode)
-        self.model = ModuleValidator.fix(self.model)
+        self.model = ModuleValidator.fix(self.model).to(dtype)  # what it replaces comes as float32
         self.plain = copy.deepcopy(self.model)
         made = PrivacyEngine().make_private(
             module=self.model,
