@@ -8,6 +8,7 @@ from apportion import canonical, ledger
 from apportion.errors import LedgerError
 from apportion.events import GaussianRelease
 from apportion.recording import LedgerWriter
+from apportion.stages import PrincipalComponents
 
 
 @pytest.fixture
@@ -129,3 +130,34 @@ def test_two_runs_of_one_plan_have_different_ledgers(tmp_path: Path) -> None:
     write(tmp_path / "a")
     write(tmp_path / "b")
     assert ledger.read(tmp_path / "a").head != ledger.read(tmp_path / "b").head
+
+
+@pytest.mark.parametrize("after", ["a score", "the release"])
+@pytest.mark.parametrize("planned", [True, False], ids=["planned", "on top"])
+def test_what_prepares_the_training_cannot_follow_its_scores_or_its_release(
+    path: Path, after: str, planned: bool
+) -> None:
+    pca = PrincipalComponents(dimensions=2, sigma=50.0)
+    plan = tiny_plan(components=(pca,)) if planned else tiny_plan()
+    with LedgerWriter.create(path, the_plan=plan, randomness="secure", declared={}) as writer:
+        if planned:
+            writer.take_component(pca)
+        else:
+            writer.append_event(pca.event)
+        writer.take_slot()
+        writer.append_score(0.5)
+        writer.append_release("a" * 64)
+    head, component, epoch, score, release = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert ledger.parse(rechained([head, component, epoch, score, release])).used_components == planned
+    ends = {"a score": [component, release], "the release": [release, component]}
+    with pytest.raises(LedgerError, match="prepares the training, but follows its scores or its release"):
+        ledger.parse(rechained([head, epoch, score, *ends[after]]))
+
+
+def test_a_slot_that_stands_for_a_torn_line_may_come_before_the_components(path: Path) -> None:
+    pca = PrincipalComponents(dimensions=2, sigma=50.0)
+    LedgerWriter.create(path, the_plan=tiny_plan(components=(pca,)), randomness="secure", declared={}).close()
+    path.write_bytes(path.read_bytes() + b'{"body":')
+    with LedgerWriter.reopen(path) as writer:
+        writer.take_component(pca)
+    assert (ledger.read(path).used_slots, ledger.read(path).used_components) == (1, 1)

@@ -244,6 +244,9 @@ def _interpret(records: list[dict[str, Any]]) -> Ledger:
             if weights is not None and body["slot"] is not None:
                 raise LedgerError(f"line {index}: follows the release of the weights, after which no slot can be taken")
             recorded.append(_checked_event(body, index, the_plan, (used, components), scores))
+            # Not after any slot: one that stands for a torn line may come before the components.
+            if (scores or weights is not None) and _prepares(recorded[-1], the_plan):
+                raise LedgerError(f"line {index}: prepares the training, but follows its scores or its release")
             used += body["slot"] is not None
             components += recorded[-1].component is not None
             if isinstance(the_plan, SelectionPlan) and used == 2 and (choice is None or choice.candidate is None):
@@ -431,6 +434,13 @@ def _check_component(body: Mapping[str, Any], index: int, the_plan: RecordedPlan
         raise LedgerError(f"line {index}: the plan has only {len(the_plan.components)} components")
     if not _same_event(event, the_plan.components[component].event):
         raise LedgerError(f"line {index}: the event differs from what the plan says for component {component}")
+
+
+def _prepares(entry: RecordedEvent, the_plan: RecordedPlan) -> bool:
+    if entry.component is not None:
+        return stages.prepares(the_plan.components[entry.component])
+    named = stages.COMPONENTS.get(getattr(entry.event, "purpose", ""))
+    return named is not None and named is not PrivateEvaluation
 
 
 def _planned(the_plan: RecordedPlan, slot: int, scores: Sequence[RecordedScore], index: int) -> Event:

@@ -163,6 +163,11 @@ def checked(components: Sequence[Component]) -> tuple[Component, ...]:
     return found
 
 
+def prepares(component: Component) -> bool:
+    """Whether it runs before the first epoch; an evaluation is of the released weights."""
+    return not isinstance(component, PrivateEvaluation)
+
+
 def events_of(components: Sequence[Component]) -> tuple[Event, ...]:
     return tuple(component.event for component in components)
 
