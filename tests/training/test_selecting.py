@@ -356,3 +356,20 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(tmp_path: 
         assert not (tmp_path / "run").exists()
     with pytest.raises(InvalidArgument, match="seeded"):
         configuration(options={"seeded_for_research_only": 1})
+
+
+@pytest.mark.parametrize("keep_private", [False, True])
+def test_a_selection_killed_right_after_its_release_forgets_the_losers_when_it_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep_private: bool
+) -> None:
+    def killed(run: Path) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(selecting, "forget_losers", killed)
+        with pytest.raises(Killed):
+            chosen(tmp_path / "run", split_plan(False))
+    assert (tmp_path / "run" / "trials").exists()
+    with pytest.raises(RunError, match="is finished"):
+        chosen(tmp_path / "run", split_plan(False), resume=True, keep_private=keep_private)
+    assert (tmp_path / "run" / "trials").exists() == keep_private

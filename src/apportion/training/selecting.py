@@ -69,6 +69,8 @@ def select(
     output of `plan.event`, on record before any of it exists. The number of repeated runs is drawn once and not shown.
     """
     selection = _Selection(Path(out), plan, tuple(configurations), data, _checks.count("processes", processes))
+    if resume and not keep_private:
+        _forget_losers_if_finished(selection.out)  # what a kill right after the release has left
     selection.check(resume)
     public = {"software": f"apportion {VERSION}, torch {torch.__version__}", **(declared or {})}
     with selection.opened(public, dict(keep or {}), resume) as writer:
@@ -95,6 +97,14 @@ def forget_losers(run: Path) -> None:
     for name in (TRIALS, RETRAINING):
         shutil.rmtree(run / name, ignore_errors=True)
     durable.sync_directory(run)
+
+
+def _forget_losers_if_finished(run: Path) -> None:
+    if not (run / LEDGER).exists():
+        return
+    with durable.lock(run / LOCK):
+        if ledger.parse_intact_part((run / LEDGER).read_bytes()).released:
+            forget_losers(run)
 
 
 class _Selection:
