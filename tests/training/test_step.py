@@ -130,3 +130,26 @@ def test_a_loss_that_averages_over_the_batch_is_refused() -> None:
     model, (x, y) = tiny_model(), tiny_data()
     with pytest.raises(IncompatibleModel, match="one value per example"):
         clipped_sum(model, lambda outputs, targets: cross_entropy(outputs, targets), x, y, clip=1.0)
+
+
+def test_a_parameter_without_dimensions_is_clipped_with_the_others() -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.scale = torch.nn.Linear(3, 2), torch.nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.scale * self.layer(inputs)
+
+    model, inputs, targets = Scaled(), torch.randn(40, 3), torch.randint(0, 2, (40,))
+    found = clipped_sum(model, cross_entropy, inputs, targets, clip=0.5)
+    expected = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
+    for number in range(len(inputs)):
+        loss = cross_entropy(model(inputs[number : number + 1]), targets[number : number + 1])
+        own = dict(zip(expected, torch.autograd.grad(loss, list(model.parameters())), strict=True))
+        norm = torch.stack([gradient.norm() for gradient in own.values()]).norm()
+        for name, gradient in own.items():
+            expected[name] += gradient * min(1.0, 0.5 / float(norm))
+    assert found.sums["scale"].shape == ()
+    for name, total in expected.items():
+        assert torch.allclose(found.sums[name].float(), total, atol=1e-4)

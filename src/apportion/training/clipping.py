@@ -107,7 +107,7 @@ def slack_of_a_batch(examples: float, dtype: torch.dtype) -> float:
     `examples` is the nominal size, which is public. A sum over n clipped gradients is at most n·C long, however it is cut
     into blocks, so that storing the blocks moves it by at most n·u/2·C (u = 2⁻²⁴ in float32), once in each of two
     neighbouring batches: n·u·C. Without one record all that follow stand in other blocks, so that nothing cancels. Up to
-    `NO_SLACK_UP_TO` the headroom and the stated slack pay for this. The worst batches that were built use a sixtieth.
+    `NO_SLACK_UP_TO` the headroom and the stated slack pay for this. The worst batches that were built use a sixth.
     """
     unit = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps / 2
     return max(0.0, examples * unit - RELATIVE_SLACK[dtype] - HEADROOM[dtype])
@@ -137,14 +137,17 @@ def stability_of(clipping: Clipping) -> float | None:
     return clipping.stability if isinstance(clipping, Automatic) else None
 
 
+def as_rows(gradients: Tensor) -> Tensor:
+    """(examples, *shape) → (examples, entries); a parameter without dimensions has one entry."""
+    return gradients.flatten(1) if gradients.dim() > 1 else gradients[:, None]
+
+
 def flat_norms(gradients: Mapping[str, Tensor]) -> Tensor:
     """(examples,) L2 norms over all parameters, in float64; scaled by the largest entry so that squares never overflow.
 
     NaN if any entry is NaN, infinite if any is infinite.
     """
-    rows = [
-        gradient.flatten(1).double() for gradient in gradients.values() if gradient[0:1].numel() or not len(gradient)
-    ]
+    rows = [as_rows(gradient).double() for gradient in gradients.values() if gradient[0:1].numel() or not len(gradient)]
     largest = torch.stack([row.abs().amax(1) if row.shape[1] else row.new_zeros(len(row)) for row in rows]).amax(0)
     scale = torch.where(torch.isfinite(largest) & (largest > 0), largest, torch.ones_like(largest))
     squares = sum(((row / scale[:, None]) ** 2).sum(1) for row in rows)
@@ -165,7 +168,7 @@ def clip_and_sum(
     factors = clip_factors(norms, aimed_at(clip, dtype), stability_of(clipping))
     sums = {}
     for name, gradient in gradients.items():
-        finite = torch.nan_to_num(gradient.flatten(1).double(), nan=0.0, posinf=0.0, neginf=0.0)
+        finite = torch.nan_to_num(as_rows(gradient).double(), nan=0.0, posinf=0.0, neginf=0.0)
         sums[name] = (factors @ finite).reshape(gradient.shape[1:])
     return ClippedSum(sums=sums, norms=norms, bound=stated_bound(clip, dtype))
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from apportion.training.clipping import flat_norms
+from apportion.training.clipping import as_rows, flat_norms
 from apportion.training.gradients.attention import without_fast_path
 from apportion.training.gradients.per_example import in_every_place
 from apportion.training.gradients.pieces import Piece
@@ -179,7 +179,7 @@ def _true_gradients(losses: Tensor, values: Mapping[str, Tensor]) -> dict[str, T
 
 
 def _agree(true: Mapping[str, Tensor | None], ours: Mapping[str, Tensor], tolerance: float) -> bool:
-    rows = [gradient.flatten(1) for gradient in true.values() if gradient is not None]
+    rows = [as_rows(gradient) for gradient in true.values() if gradient is not None]
     if not rows:
         return not ours
     finite = torch.stack([torch.isfinite(row).all(1) for row in rows]).all(0)
