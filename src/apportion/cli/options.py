@@ -278,7 +278,8 @@ def schedule_of_settings(chosen: Settings) -> Schedule | ValidationDecay:
 
 def budget_of(rho: float | None, epsilon: float | None, delta: float | None) -> Budget:
     if (rho is None) == (epsilon is None):
-        raise InvalidArgument("give a budget: either --rho, or --epsilon with --delta")
+        found = "neither" if rho is None else "both"
+        raise InvalidArgument(f"give a budget: either --rho, or --epsilon with --delta; found {found}")
     if epsilon is not None and delta is None:
         raise InvalidArgument("--epsilon needs --delta, for example --delta 1e-5")
     return Budget(rho=rho, epsilon=epsilon, delta=delta)

@@ -78,10 +78,10 @@ def train(
 ) -> None:
     """Train a classifier on a table within a privacy budget.
 
-    On the built-in data:  apportion train --dataset wisconsin --epsilon 2 --delta 1e-5 --out runs/first
+    On the built-in data:  apportion train --dataset wisconsin --epsilon 2 --delta 1e-5 --batches 4 --out runs/first
 
     On your own:  apportion train --data patients.csv --target ill --classes no,yes --range age=0:120 --range dose=0:50
-    --epsilon 2 --delta 1e-5 --out runs/patients
+    --epsilon 2 --delta 1e-5 --batches 20 --out runs/patients
     """
     if resume is not None:
         if config or out:
