@@ -361,3 +361,20 @@ def test_archives_of_other_programs_are_refused_with_advice(hostile: Path, tmp_p
 def test_limits_leave_room_for_real_runs() -> None:
     assert limits.MOST_SLOTS >= 100_000
     assert read.MOST_BYTES[files.LEDGER] > 250 * limits.MOST_SLOTS
+
+
+def test_a_deadline_that_was_lost_in_a_callback_comes_again() -> None:
+    lost = []
+
+    def loses_it() -> None:
+        try:
+            while True:
+                pass
+        except limits.TooSlow as error:
+            lost.append(error)
+
+    with pytest.raises(limits.TooSlow), limits.deadline(1):
+        loses_it()
+        while True:
+            pass
+    assert lost

@@ -91,7 +91,10 @@ def _whole(value: Any) -> int:
 
 @contextmanager
 def deadline(seconds: int) -> Iterator[None]:
-    """Raise `TooSlow` after so many seconds. For the main thread of a program: it uses the alarm signal."""
+    """Raise `TooSlow` after so many seconds. For the main thread of a program: it uses the alarm signal.
+
+    And again every second, because what is raised inside a finaliser or a callback of the garbage collector is lost.
+    """
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise TooSlow(
@@ -99,9 +102,9 @@ def deadline(seconds: int) -> Iterator[None]:
         )
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
