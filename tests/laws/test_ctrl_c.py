@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,14 @@ from apportion import ledger
 from apportion.training import fit
 
 PLAN = tiny_plan(epochs=3, spare_epochs=1)
+
+
+@pytest.fixture(autouse=True)
+def listening() -> Iterator[None]:
+    """A process that was started in the background ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def interrupting(at: tuple[int, ...]) -> Any:
