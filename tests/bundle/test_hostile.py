@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import resource
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -378,3 +379,19 @@ def test_a_deadline_that_was_lost_in_a_callback_comes_again() -> None:
         while True:
             pass
     assert lost
+
+
+def test_a_deadline_waits_until_code_of_ours_runs() -> None:
+    """The caller's own callbacks, and those of the garbage collector, are not torn apart."""
+    started, finished = 0, 0
+    with pytest.raises(limits.TooSlow) as stopped, limits.deadline(1):
+        while True:
+            started += 1
+            until = time.monotonic() + 0.3
+            while time.monotonic() < until:
+                pass
+            finished += 1
+            for _ in range(20):
+                limits.refuse_absurd(b'{"type":"slot"}\n' * 1000)
+    assert started == finished
+    assert Path(stopped.traceback[-2].path).is_relative_to(Path(ap.__file__).parent)
