@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from apportion.errors import IncompatibleModel
+from apportion.training.counting import evaluating
 from apportion.training.gradients import trainable
 from apportion.training.losses import PerExampleLoss
 
@@ -66,6 +67,12 @@ def make_optimizer(factory: OptimizerFactory, model: torch.nn.Module) -> torch.o
     if reasons:
         raise IncompatibleModel(reasons)
     return optimizer
+
+
+def in_words(optimizer: torch.optim.Optimizer) -> str:
+    """Its class and settings, as a ledger or a certificate shows them."""
+    settings = {k: v for k, v in sorted(optimizer.defaults.items()) if isinstance(v, int | float | str | tuple)}
+    return f"{type(optimizer).__name__}({', '.join(f'{name}={value}' for name, value in settings.items())})"
 
 
 def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
@@ -157,9 +164,7 @@ def _mixing(
 
 def _depends_on_size(model: torch.nn.Module, loss: PerExampleLoss, examples: Tensor, labels: Tensor) -> bool:
     """In evaluation mode, because with dropout active a smaller batch would draw other masks."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
+    with evaluating(model):
         if not is_repeatable(model, examples):
             return False
         together = loss(model(examples), labels)
@@ -168,9 +173,6 @@ def _depends_on_size(model: torch.nn.Module, loss: PerExampleLoss, examples: Ten
             if not float((loss(model(examples[part]), labels[part]) - together[part]).abs().max()) <= allowed:
                 return True
         return False
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def _remembering(model: torch.nn.Module, loss: PerExampleLoss, examples: Tensor, labels: Tensor) -> list[str]:

@@ -62,6 +62,7 @@ def right_answers(model: torch.nn.Module, parts: Iterable[Part]) -> int:
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """In evaluation mode inside; every module has its own mode again afterwards, whatever happens."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

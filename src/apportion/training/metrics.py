@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from apportion.training.clipping import ClippedSum
+from apportion.training.counting import evaluating
 from apportion.training.losses import PerExampleLoss
 from apportion.training.records import Records
 
@@ -66,19 +67,13 @@ def score(model: torch.nn.Module, loss: PerExampleLoss, data: Records, at_once: 
     """Mean loss and, for class labels, accuracy, in evaluation mode; the model's modes are restored."""
     if not len(data):
         return {}
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
     total, right = 0.0, 0
-    try:
-        with torch.no_grad():
-            for inputs, targets in data.in_order(min(at_once, AT_ONCE)):
-                outputs = model(inputs)
-                total += float(loss(outputs, targets).double().sum())
-                if _is_classification(outputs, targets):
-                    right += int((outputs.argmax(1) == targets).sum())
-    finally:
-        for module, training in modes:
-            module.training = training
+    with evaluating(model), torch.no_grad():
+        for inputs, targets in data.in_order(min(at_once, AT_ONCE)):
+            outputs = model(inputs)
+            total += float(loss(outputs, targets).double().sum())
+            if _is_classification(outputs, targets):
+                right += int((outputs.argmax(1) == targets).sum())
     result = {"loss": total / len(data)}
     return {**result, "accuracy": right / len(data)} if _is_classification(outputs, targets) else result
 

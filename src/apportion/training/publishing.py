@@ -21,9 +21,9 @@ from apportion.training import grid
 from apportion.training.counting import one_by_one
 from apportion.training.onnx import export
 from apportion.training.records import Records
+from apportion.training.run_directory import LOCK
 from apportion.training.sources import Data, records_of
 
-LOCK = "lock"
 _PIECE = 4096
 
 

@@ -138,12 +138,9 @@ def _declarations(
     model: torch.nn.Module, loss: Callable[..., Tensor], optimizer: torch.optim.Optimizer
 ) -> dict[str, str]:
     """Public facts about how the run was set up; none is computed from the data."""
-    settings = {
-        k: v for k, v in optimizer.defaults.items() if isinstance(v, int | float | str | tuple) and v is not None
-    }
     return {
         "model": " ".join(repr(model).split())[:2000],
         "loss": getattr(loss, "__name__", type(loss).__name__),
         "software": f"apportion {VERSION}, torch {torch.__version__}, Python {platform.python_version()}",
-        "optimizer": f"{type(optimizer).__name__}({', '.join(f'{k}={v}' for k, v in sorted(settings.items()))})",
+        "optimizer": compatibility.in_words(optimizer),
     }

@@ -1,7 +1,7 @@
 """Private records as training reads them: an epoch's batches, one after the other, each in parts that fit in memory."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from apportion.errors import DataError
 
 Indices = NDArray[np.int64]
 Part = tuple[Tensor, Tensor]  # inputs and targets of some records, on the model's device and in its precision
@@ -54,6 +56,28 @@ class Units:
 
     def none(self) -> "Units":
         return Units(sizes=self.sizes[:0], averaged=self.averaged)
+
+
+class Place:
+    """Where a model computes: brings parts to its device and floating-point numbers to its precision."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        parameter = next(model.parameters(), torch.empty(0))
+        self._device, self._dtype = parameter.device, parameter.dtype
+
+    def tensor(self, values: Tensor) -> Tensor:
+        return values.detach().to(self._device, self._dtype if values.is_floating_point() else values.dtype)
+
+    def part(self, part: Part) -> Part:
+        return self.tensor(part[0]), self.tensor(part[1])
+
+
+def require_one_length(inputs: Sequence[int], targets: Sequence[int]) -> None:
+    """Of the shapes of all inputs and all targets."""
+    if not inputs or not targets or inputs[0] != targets[0]:
+        raise DataError(
+            f"inputs and targets must have one entry per record, got shapes {tuple(inputs)} and {tuple(targets)}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

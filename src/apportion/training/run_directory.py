@@ -3,7 +3,7 @@
 import io
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ class RunDirectory:
                 raise RunError(f"{path} is finished: its weights are released")
             if recorded.randomness == "secure" and seeded:
                 raise RunError("a run begun with secure randomness cannot be resumed with a seed")
-            _refuse_other_declarations(path, recorded.declared, declared)
+            refuse_other_declarations(path, recorded.declared, declared, may_differ={"software", "starting point"})
             directory.saved = checkpoint.load(path / CHECKPOINT, recorded.run, recorded.used_slots)
             directory.ledger = LedgerWriter.reopen(path / LEDGER)
         except BaseException:
@@ -129,9 +129,10 @@ class RunDirectory:
         self._lock.close()
 
 
-def _refuse_other_declarations(path: Path, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+def refuse_other_declarations(
+    path: Path, before: Mapping[str, str], now: Mapping[str, str], *, may_differ: Collection[str]
+) -> None:
     """What was declared at the start is on the certificate, so it must still be true when the run goes on."""
-    may_differ = {"software", "starting point"}
-    changed = sorted(name for name in {*before, *now} - may_differ if before.get(name) != now.get(name))
+    changed = sorted(name for name in {*before, *now}.difference(may_differ) if before.get(name) != now.get(name))
     if changed:
         raise RunError(f"{path} was begun with another {', '.join(changed)}; resume it with what it was begun with")

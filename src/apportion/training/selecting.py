@@ -29,7 +29,7 @@ from apportion.recording import LedgerWriter
 from apportion.selection_plan import RepeatRuns, SelectionPlan, SplitParts
 from apportion.training.finished import FinishedRun
 from apportion.training.run import Run
-from apportion.training.run_directory import LOCK
+from apportion.training.run_directory import LOCK, refuse_other_declarations
 from apportion.training.selection_progress import Display
 from apportion.training.sources import Data
 from apportion.training.tensors import PrivateData
@@ -174,11 +174,7 @@ class _Selection:
             raise RunError(f"{self.out} is finished: its weights are released")
         if recorded.plan.to_json() != self._plan.to_json():
             raise RunError(f"{self.out} was begun with another plan; resume it with its own ({PLAN})")
-        changed = sorted(n for n in {*declared, *recorded.declared} if declared.get(n) != recorded.declared.get(n))
-        if set(changed) - {"software"}:
-            raise RunError(
-                f"{self.out} was begun with another {', '.join(changed)}; resume it with what it was begun with"
-            )
+        refuse_other_declarations(self.out, recorded.declared, declared, may_differ={"software"})
         try:
             drawn = canonical.loads((self.out / TRIALS / _DRAWN).read_bytes())["candidates"]
             self._parts = np.load(self.out / TRIALS / _PARTS, allow_pickle=False)

@@ -1,6 +1,5 @@
 """A private selection on a table, as the command line does it: settings in, run directory out."""
 
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -128,11 +127,6 @@ def _options(chosen: Settings) -> dict[str, Any]:
 def run_selection(
     job: SelectionJob, out: Path, *, processes: int, keep_private: bool, progress: bool, resume: bool = False
 ) -> FinishedRun:
-    kept = {selection_settings.FILE: canonical.pretty(job.settings.to_json()).encode()}
-    if job.holdout is not None:
-        buffer = io.BytesIO()
-        np.save(buffer, job.holdout)
-        kept[tabular.HOLDOUT] = buffer.getvalue()
     own = [{tabular.SETTINGS: canonical.pretty(named.settings.to_json()).encode()} for named in job.settings.candidates]
     table = table_model(job.settings.base)
     return select(
@@ -149,7 +143,7 @@ def run_selection(
             "validation data": "a part of the private records, paid for",
             **table.declared(),
         },
-        keep=kept,
+        keep=tabular.files_to_keep(selection_settings.FILE, job.settings.to_json(), job.holdout),
         keep_of_winner=own,
         progress=progress,
         resume=resume,
@@ -160,7 +154,7 @@ def reload_selection(run: Path) -> SelectionJob | None:
     """The job of an interrupted selection, its plan read from its ledger; None if it is finished."""
     try:
         chosen = selection_settings.from_json(canonical.loads((run / selection_settings.FILE).read_bytes()))
-        holdout = np.load(run / tabular.HOLDOUT, allow_pickle=False) if (run / tabular.HOLDOUT).exists() else None
+        holdout = tabular.kept_holdout(run)
     except (OSError, ValueError, TypeError, KeyError, ApportionError) as error:
         raise RunError(f"{run} was not begun by apportion select, or it is damaged: {error}") from error
     recorded = ledger.parse_intact_part((run / LEDGER).read_bytes()) if (run / LEDGER).exists() else None

@@ -15,23 +15,9 @@ from apportion import _checks
 from apportion.data import StreamedTable
 from apportion.data.rows import Rows, Sorted
 from apportion.errors import DataError
-from apportion.training.records import Gathered, Indices, Part, Records, pieces
+from apportion.training.records import Gathered, Indices, Part, Place, Records, pieces, require_one_length
 
 _ROWS = 1 << 16
-
-
-class Place:
-    """Where a model computes: brings parts to its device and floating-point numbers to its precision."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        parameter = next(model.parameters(), torch.empty(0))
-        self._device, self._dtype = parameter.device, parameter.dtype
-
-    def tensor(self, values: Tensor) -> Tensor:
-        return values.detach().to(self._device, self._dtype if values.is_floating_point() else values.dtype)
-
-    def part(self, part: Part) -> Part:
-        return self.tensor(part[0]), self.tensor(part[1])
 
 
 class MappedArrays(Records):
@@ -41,10 +27,7 @@ class MappedArrays(Records):
 
     def __init__(self, inputs: NDArray[Any], targets: NDArray[Any], model: torch.nn.Module) -> None:
         self._arrays, self._place = (inputs, targets), Place(model)
-        if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) != len(targets):
-            raise DataError(
-                f"inputs and targets must have one entry per record, got shapes {inputs.shape} and {targets.shape}"
-            )
+        require_one_length(inputs.shape, targets.shape)
 
     def __len__(self) -> int:
         return len(self._arrays[0])

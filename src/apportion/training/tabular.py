@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -219,11 +220,6 @@ def learning_rate_of(chosen: Settings) -> LinearThenConstant | None:
 def train_job(
     job: Job, out: Path, *, progress: bool, seeded_for_research_only: int | None = None, resume: bool = False
 ) -> FinishedRun:
-    kept = {SETTINGS: canonical.pretty(job.settings.to_json()).encode()}
-    if job.holdout is not None:
-        buffer = io.BytesIO()
-        np.save(buffer, job.holdout)
-        kept[HOLDOUT] = buffer.getvalue()
     run = fit(
         network(job),
         _pair(job.train),
@@ -239,13 +235,27 @@ def train_job(
         holdout=None if job.test is None else _pair(job.test),
         validation=job.validation,
         declared=_declared(job),
-        keep=kept,
+        keep=files_to_keep(SETTINGS, job.settings.to_json(), job.holdout),
         progress=progress,
         seeded_for_research_only=seeded_for_research_only,
         resume=resume,
     )
     evaluate_as_planned(job, run)
     return run
+
+
+def files_to_keep(name: str, chosen: Mapping[str, Any], holdout: NDArray[np.bool_] | None) -> dict[str, bytes]:
+    """What a resumed run needs to read its data again: the settings, under this name, and which records are held out."""
+    kept = {name: canonical.pretty(chosen).encode()}
+    if holdout is not None:
+        buffer = io.BytesIO()
+        np.save(buffer, holdout)
+        kept[HOLDOUT] = buffer.getvalue()
+    return kept
+
+
+def kept_holdout(run: Path) -> NDArray[np.bool_] | None:
+    return np.load(run / HOLDOUT, allow_pickle=False) if (run / HOLDOUT).exists() else None
 
 
 def evaluate_as_planned(job: Job, run: FinishedRun) -> None:
@@ -259,7 +269,7 @@ def load_settings(run: Path) -> tuple[Settings, NDArray[np.bool_] | None]:
     """What `train_job` kept in a run directory, to resume it."""
     try:
         chosen = settings.from_json(canonical.loads((run / SETTINGS).read_bytes()))
-        holdout = np.load(run / HOLDOUT, allow_pickle=False) if (run / HOLDOUT).exists() else None
+        holdout = kept_holdout(run)
     except (OSError, ValueError, TypeError, KeyError, ApportionError) as error:
         raise RunError(f"{run} was not begun by apportion train, or its {SETTINGS} is damaged: {error}") from error
     return chosen, holdout

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from apportion.errors import DataError
-from apportion.training.records import Gathered, Indices, Part, Records, pieces
+from apportion.training.records import Gathered, Indices, Part, Place, Records, pieces, require_one_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +26,8 @@ class PrivateData(Records):
                 "data must be a pair (inputs, targets) of tensors or arrays, a map-style data set or a streamed table, got "
                 f"{type(data).__name__}"
             )
-        parameter = next(model.parameters(), torch.empty(0))
-        inputs, targets = (_tensor(part, parameter) for part in data)
-        if inputs.dim() == 0 or targets.dim() == 0 or len(inputs) != len(targets):
-            raise DataError(
-                "inputs and targets must have one entry per record, got shapes "
-                f"{tuple(inputs.shape)} and {tuple(targets.shape)}"
-            )
+        inputs, targets = Place(model).part((_tensor(data[0]), _tensor(data[1])))
+        require_one_length(inputs.shape, targets.shape)
         return PrivateData(inputs=inputs, targets=targets)
 
     def __len__(self) -> int:
@@ -58,10 +53,8 @@ class PrivateData(Records):
             yield self.inputs[rows], self.targets[rows]
 
 
-def _tensor(part: Any, parameter: Tensor) -> Tensor:
+def _tensor(part: Any) -> Tensor:
     try:
-        tensor = torch.as_tensor(part)
+        return torch.as_tensor(part)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"data must be tensors or numeric arrays: {error}") from error
-    dtype = parameter.dtype if tensor.is_floating_point() else tensor.dtype
-    return tensor.detach().to(parameter.device, dtype)

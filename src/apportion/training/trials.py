@@ -30,7 +30,7 @@ from apportion.plan import TrainingPlan
 from apportion.randomness import RandomStream
 from apportion.selection_plan import RepeatRuns, SelectionPlan
 from apportion.training import grid, guard
-from apportion.training.compatibility import OptimizerFactory
+from apportion.training.compatibility import OptimizerFactory, in_words
 from apportion.training.counting import right_answers
 from apportion.training.loop import fit
 
@@ -211,9 +211,7 @@ def describe(configurations: Sequence[Configuration]) -> list[str]:
     for configuration in configurations:
         model = configuration.model()
         optimizer = configuration.optimizer([p for p in model.parameters() if p.requires_grad])
-        values = {k: v for k, v in sorted(optimizer.defaults.items()) if isinstance(v, int | float | str | tuple)}
-        listed = ", ".join(f"{name}={value}" for name, value in values.items())
-        texts.append(f"{' '.join(repr(model).split())}; {type(optimizer).__name__}({listed})"[:MOST_WORDS])
+        texts.append(f"{' '.join(repr(model).split())}; {in_words(optimizer)}"[:MOST_WORDS])
     return texts
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from apportion.clipping import Clipping, PerLayer
 from apportion.training.clipping import ClippedSum, flat_norms, stability_of, together
 from apportion.training.gradients.pieces import Part, Piece, in_chunks
-from apportion.training.gradients.summation import ROWS_AT_ONCE, clip_and_sum_pieces
+from apportion.training.gradients.summation import clip_and_sum_pieces, rows_at_once
 from apportion.training.layers import Layer, layers_of
 
 
@@ -59,8 +59,7 @@ class PartOfPiece:
         return self.piece.dtype
 
     def norms(self) -> tuple[list[Tensor], Tensor | None]:
-        at_once = max(1, ROWS_AT_ONCE // max(1, sum(part.shape.numel() for part in self.piece.parts)))
-        chunks = in_chunks(torch.arange(self.examples), at_once)
+        chunks = in_chunks(torch.arange(self.examples), rows_at_once([self.piece]))
         built = [{str(i): rows for i, rows in enumerate(self.instantiate(some).values())} for some in chunks]
         return [torch.cat([flat_norms(some) for some in built])], None
 

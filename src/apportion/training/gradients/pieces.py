@@ -39,10 +39,6 @@ class Part:
     def stop(self) -> int:
         return self.start + (self.shape[0] if self.length is None else self.length)
 
-    @property
-    def block_shape(self) -> torch.Size:
-        return self.shape if self.length is None else torch.Size((self.length, *self.shape[1:]))
-
     def overlaps(self, other: "Part") -> bool:
         if self.name != other.name:
             return False

@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from apportion.training.clipping import ClippedSum, aimed_at, clip_factors, flat_norms, scaling, stated_bound
+from apportion.training.clipping import ClippedSum, aimed_at, as_rows, clip_factors, flat_norms, scaling, stated_bound
 from apportion.training.gradients.narrow import side_by_side
 from apportion.training.gradients.outer import Products, joined
 from apportion.training.gradients.pieces import Piece, in_chunks, overall
@@ -124,7 +124,7 @@ def _norms(alone: Sequence[Piece], shared: Sequence[Piece], examples: int) -> tu
         if floor is not None:
             floors.append(floor)
     if shared:
-        chunks = in_chunks(torch.arange(examples), _rows_at_once(shared))
+        chunks = in_chunks(torch.arange(examples), rows_at_once(shared))
         norms.append(torch.cat([flat_norms(instantiated(shared, rows)) for rows in chunks]))
     if not norms:
         return torch.zeros(examples, dtype=torch.float64), None
@@ -137,7 +137,7 @@ def _alike(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     return [tensor.double() for tensor in tensors]
 
 
-def _rows_at_once(pieces: Sequence[Piece]) -> int:
+def rows_at_once(pieces: Sequence[Piece]) -> int:
     entries = sum(part.shape.numel() for piece in pieces for part in piece.parts)
     return max(1, ROWS_AT_ONCE // max(1, entries))
 
@@ -181,15 +181,13 @@ def _add_with_care(
 ) -> Tensor:
     """Adds the clipped gradients of these rows to the sums, and returns their norms."""
     norms = []
-    for some in in_chunks(rows, _rows_at_once(pieces)):
+    for some in in_chunks(rows, rows_at_once(pieces)):
         # Rounded to the parameter's precision, so that what overflows there counts as infinite, as it would in training.
         built = {name: g.to(parameters[name].dtype).double() for name, g in instantiated(pieces, some).items()}
         norms.append(flat_norms(built))
         factors = clip_factors(norms[-1], clip, stability)
         good = factors > 0
         for name, gradients in built.items():
-            addition = (
-                factors[good] @ gradients[good].flatten(1) if gradients.dim() > 1 else factors[good] @ gradients[good]
-            )
+            addition = factors[good] @ as_rows(gradients[good])
             sums[name] = sums[name].double() + addition.reshape(sums[name].shape)
     return torch.cat(norms)
