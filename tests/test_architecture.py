@@ -47,6 +47,7 @@ ORDER = [
     "report",
     "data",
     "settings",
+    "settings_file",
     "pipeline",
     "selection_settings",
     "described",

@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 import apportion as ap
-from apportion import pipeline, settings
+from apportion import pipeline, settings, settings_file
 from apportion.cli.pipeline import plan_of_file
 from apportion.errors import BudgetExhausted, ConfigError, InvalidArgument
 
@@ -128,7 +128,7 @@ def test_an_adaptive_plan_has_room_for_its_components(tmp_path: Path) -> None:
 )
 def test_a_file_that_cannot_be_meant_is_refused_with_its_reason(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        settings.load(written(tmp_path / "p.toml", text), {}, needs_data=False)
+        settings_file.load(written(tmp_path / "p.toml", text), {}, needs_data=False)
 
 
 def test_wrong_values_of_a_component_are_refused_when_the_plan_is_made(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_plan_needs_no_data_and_a_run_does(tmp_path: Path) -> None:
     path = written(tmp_path / "p.toml", "[budget]\nepsilon = 2.0\ndelta = 1e-5\n" + TRAINING)
     assert plan_of_file(path, {}).epochs == 5
     with pytest.raises(ConfigError, match="give the data"):
-        settings.load(path, {})
+        settings_file.load(path, {})
 
 
 def test_settings_written_before_there_were_pipelines_are_still_read() -> None:

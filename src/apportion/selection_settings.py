@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from apportion import _checks, settings
+from apportion import _checks, settings, settings_file
 from apportion.components.selection import Law, law_of_mean
 from apportion.errors import ApportionError, ConfigError
 from apportion.events import PoissonLaw
@@ -35,7 +35,7 @@ MOST_RUNS = 10_000.0
 _OWN = {
     key: (section, field)
     for section in ("plan", "model", "optimizer")
-    for key, field in settings.SECTIONS[section].items()
+    for key, field in settings_file.SECTIONS[section].items()
     if field not in ("examples", "noise", "threshold", "average", "every", "floor", "order")
 } | {"optimizer": ("optimizer", "optimizer")}
 _ONLY: Mapping[str, tuple[str, ...]] = {
@@ -89,10 +89,10 @@ def from_json(data: Mapping[str, Any]) -> SelectionSettings:
 
 def load(path: Path) -> SelectionSettings:
     """A configuration with a `[select]` section; all problems of the section are reported together."""
-    section = settings.read_toml(path).get(SECTION)
+    section = settings_file.read_toml(path).get(SECTION)
     if not isinstance(section, dict):
         raise ConfigError([f"{path}: has no [{SECTION}] section, which says what to choose from and how"])
-    return _made(settings.load(path, {}, besides=(SECTION,)), section)
+    return _made(settings_file.load(path, {}, besides=(SECTION,)), section)
 
 
 def _made(base: Settings, section: Mapping[str, Any]) -> SelectionSettings:
@@ -169,8 +169,8 @@ def _overrides(keys: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
             problems.append(f"[{SECTION}] a candidate cannot set {key}; it can set: name, {', '.join(_OWN)}")
             continue
         section, field = _OWN[key]
-        inside = next(name for name, target in settings.SECTIONS[section].items() if target == field)
-        settings.read_section(section, {inside: value}, own, problems)
+        inside = next(name for name, target in settings_file.SECTIONS[section].items() if target == field)
+        settings_file.read_section(section, {inside: value}, own, problems)
     return {**_not_inherited(own), **own}
 
 

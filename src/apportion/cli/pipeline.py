@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from apportion import pipeline, settings
+from apportion import pipeline, settings_file
 from apportion.adaptive import AdaptivePlan
 from apportion.cli import options as o
 from apportion.cli import output
@@ -16,7 +16,7 @@ _FILLS = "█▓▒░▚"
 
 def plan_of_file(config: Path, given: dict[str, Any]) -> TrainingPlan | AdaptivePlan:
     """The plan that `apportion train CONFIG` would run. Without `examples` in it, their number would be public."""
-    chosen = settings.load(config, given, needs_data=False)
+    chosen = settings_file.load(config, given, needs_data=False)
     schedule, budget = o.schedule_of_settings(chosen), o.budget_of(chosen.rho, chosen.epsilon, chosen.delta)
     o.batching_of(chosen.batching, chosen.batches, chosen.rate)
     return pipeline.plan_of(chosen, schedule, budget, chosen.examples or 1)

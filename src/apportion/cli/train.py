@@ -8,8 +8,7 @@ from typing import Any
 
 import typer
 
-from apportion import by_epoch
-from apportion import settings as all_settings
+from apportion import by_epoch, settings_file
 from apportion.adaptive import AdaptivePlan
 from apportion.bundle.files import LEDGER
 from apportion.cli import adaptive, output, pipeline, prospects
@@ -20,6 +19,7 @@ from apportion.cli.status import describe
 from apportion.errors import InvalidArgument, RunError
 from apportion.ledger import read as read_ledger
 from apportion.scores import scores
+from apportion.settings import Settings
 
 
 def train(
@@ -91,7 +91,7 @@ def train(
     given: dict[str, Any] = {
         "dataset": dataset, "data_dir": None if data_dir is None else str(data_dir),
         "data": None if data is None else str(data), "stream_to": stream_to, "target": target,
-        "classes": _list(classes), "ranges": all_settings.parse_ranges(ranges or []), "ignore": tuple(ignore or ()),
+        "classes": _list(classes), "ranges": settings_file.parse_ranges(ranges or []), "ignore": tuple(ignore or ()),
         "holdout": holdout, "examples": examples, "rho": rho, "epsilon": epsilon, "delta": delta,
         "batching": batching, "batches": o.batches_of(batches), "rate": o.rate_of(rate),
         "schedule": schedule, "sigma0": sigma0, "decay": decay, "period": period,
@@ -104,7 +104,7 @@ def train(
         "lr_end": lr_end, "lr_epochs": lr_epochs, "momentum": momentum, "average_weights": average_weights,
         "max_physical_batch": max_physical_batch,
     }  # fmt: skip
-    chosen = all_settings.load(config, given)
+    chosen = settings_file.load(config, given)
     if out is None and not dry_run:
         raise InvalidArgument("--out DIR is missing: where the run directory shall be (or --dry-run)")
     if out is not None and (out.exists() or out.is_symlink()):
@@ -143,7 +143,7 @@ def _tabular() -> Any:
     return tabular
 
 
-def _job(chosen: all_settings.Settings, holdout: Any = None) -> Any:
+def _job(chosen: Settings, holdout: Any = None) -> Any:
     noise = o.schedule_of_settings(chosen)
     o.batching_of(chosen.batching, chosen.batches, chosen.rate)
     budget = o.budget_of(chosen.rho, chosen.epsilon, chosen.delta)
