@@ -1,9 +1,11 @@
 import math
+import re
 import xml.etree.ElementTree as ElementTree
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apportion.bundle.pictures import trade_off
 from apportion.drawing import WIDTH, Axis, Series, chart, standalone
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
@@ -17,6 +19,32 @@ def test_any_numbers_and_any_title_give_valid_svg(points: list[list[tuple[float,
     ElementTree.fromstring(standalone(drawn))
     assert "nan" not in drawn.replace(title, "")
     assert drawn == chart(series, title=title, x=title, y=title)
+
+
+def legend_of(drawn: str) -> tuple[float, float]:
+    """Where the first sample of a line stands: the only paths that are 26 wide."""
+    found = re.search(r'd="M([\d.]+) ([\d.]+)h26"', drawn)
+    assert found is not None
+    return float(found[1]), float(found[2])
+
+
+def test_a_legend_goes_where_no_curve_is_if_there_is_such_a_place() -> None:
+    """Curves through all four corners leave room in the middle."""
+    lines = {"upper": (14.0, 14.0), "lower": (1.0, 1.0), "rising": (0.5, 2.0)}
+    series = [Series(label=name, points=[(0.0, a), (1.0, b)]) for name, (a, b) in lines.items()]
+    left, top = legend_of(chart(series, title="", x="", y=""))
+    axis = Axis.over([0.0, 14.0], 294, 34, from_zero=True)
+    assert axis.place(14.0) < top - 12
+    assert top + 20 * len(series) < axis.place(2.0)
+    assert 64 < left < left + 40 + 7 * len("rising") <= WIDTH - 16
+
+
+@given(st.floats(0, 200), st.floats(1e-12, 0.5))
+def test_the_legend_of_a_bundles_picture_stands_in_a_corner_as_ever(epsilon: float, delta: float) -> None:
+    """Receivers redraw it and compare, so the place must not depend on how legends are laid out elsewhere."""
+    left, top = legend_of(trade_off({"epsilon": epsilon, "delta": delta}))
+    assert left in (72.0, 424.0)
+    assert top in (50.0, 256.0)
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=9), st.booleans())

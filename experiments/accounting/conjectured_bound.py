@@ -76,12 +76,17 @@ def report(records: Sequence[Record]) -> Report:
     for record in of["curve"]:
         sigma, rate, found = record.settings["sigma"], record.settings["rate"], record.result
         series = [
-            Series(label=label, points=list(zip(found["orders"], found[label], strict=True)))
+            Series(
+                label=label,
+                points=[(order, 1000 * value) for order, value in zip(found["orders"], found[label], strict=True)],
+            )
             for label in ("bound", "divergence")
         ]
         name = f"sigma-{sigma:g}"
         names.append(name)
-        pictures[name] = words.svg(chart(series, title=f"σ = {sigma:g}, q = {rate:g}", x="order α", y="D_α"))
+        pictures[name] = words.svg(
+            chart(series, title=f"σ = {sigma:g}, q = {rate:g}", x="order α", y="divergence × 1000")
+        )
     scan = [Series(label="ratio", points=[(r.settings["sigma"], r.result["ratio"]) for r in of["scan"]])]
     pictures["scan"] = words.svg(
         chart(scan, title="Largest divergence ÷ bound within the paper's condition", x="σ", y="ratio", from_zero=False)

@@ -43,7 +43,7 @@ def report(records: Sequence[Record]) -> Report:
         ],
         title=f"Rényi divergence, q = {settings['rate']:g}, σ = {settings['sigma']:g}",
         x="order α",
-        y="D_α",
+        y="divergence",
     )
     agrees = "**We agree.**" if abs(change - paper.CHANGING_POINT) <= 1 else "**We differ**; why, we do not know."
     text = f"""

@@ -7,13 +7,16 @@ Equal numbers give equal bytes: a receiver redraws a bundle's pictures and compa
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from itertools import pairwise
 
 WIDTH, HEIGHT = 640, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 34, 46
 _LEGEND_WIDTH = 200
+_LONGEST_LABEL = 24
 _MOST_MARKS = 64
+_MOST_TRIED = 1000
 DASHES = ("", "7 4", "2 3", "9 3 2 3", "12 5", "4 2")
 
 STYLE = """
@@ -88,7 +91,7 @@ def chart(series: Sequence[Series], *, title: str, x: str, y: str, from_zero: bo
         f'<text transform="translate(14 {(along.start + along.end) / 2:.1f}) rotate(-90)" text-anchor="middle">'
         f"{escape(y)}</text>",
         *(part for index, s in enumerate(drawn) for part in _curve(s, index, across, along)),
-        *(_legend(drawn, _emptiest_corner(drawn, across, along)) if len(drawn) > 1 else ()),
+        *(_legend(drawn, _emptiest_place(drawn, across, along)) if len(drawn) > 1 else ()),
         "</svg>",
     ]
     return "\n".join(parts)
@@ -129,18 +132,27 @@ def _curve(series: Series, index: int, across: Axis, along: Axis) -> list[str]:
     return [f'<path class="line {colour}" d="{path}"{dashes}/>', *marks]
 
 
-def _emptiest_corner(series: Sequence[Series], across: Axis, along: Axis) -> tuple[float, float]:
-    """Where a legend covers the fewest curves: the upper left point of its box."""
-    width, height = _LEGEND_WIDTH, 20 * len(series) + 6
-    lefts = (across.start + 8, across.end - width)
-    tops = (along.end + 4, along.start - height - 4)
+def _emptiest_place(series: Sequence[Series], across: Axis, along: Axis) -> tuple[float, float]:
+    """Where a legend covers the fewest points of curves, the upper left point of its box: a corner if one is free."""
+    height = 20 * len(series) + 6
     places = [(across.place(x), along.place(y)) for s in series for x, y in _dense(s.points)]
+    top, bottom = along.end + 4, along.start - height - 4
+    corners = [(x, y) for y in (top, bottom) for x in (across.end - _LEGEND_WIDTH, across.start + 8)]
+    corner = min(corners, key=partial(_covered, places, _LEGEND_WIDTH, height))
+    if not _covered(
+        places, _LEGEND_WIDTH, height, corner
+    ):  # always so in the pictures of a bundle, which stay as they are
+        return corner
+    width = 40 + 7 * max(len(s.label[:_LONGEST_LABEL]) for s in series)
+    lefts = range(int(across.end - width), int(across.start) + 8, -20)
+    inside = [(float(x), float(y)) for x in lefts for y in range(int(top), int(bottom), 6)]
+    some = places[:: 1 + len(places) // _MOST_TRIED]
+    return min([*inside, corner], key=partial(_covered, some, width, height))
 
-    def covered(corner: tuple[float, float]) -> int:
-        left, top = corner
-        return sum(left <= x <= left + width and top <= y <= top + height for x, y in places)
 
-    return min(((left, top) for top in tops for left in reversed(lefts)), key=covered)
+def _covered(places: Sequence[tuple[float, float]], width: float, height: float, corner: tuple[float, float]) -> int:
+    left, top = corner
+    return sum(left <= x <= left + width and top <= y <= top + height for x, y in places)
 
 
 def _dense(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -157,7 +169,7 @@ def _legend(series: Sequence[Series], corner: tuple[float, float]) -> list[str]:
         dashes = f' stroke-dasharray="{dash}"' if dash else ""
         colour = f"s{index % len(DASHES)}"
         parts.append(f'<path class="line {colour}" d="M{left:.1f} {y:.1f}h26"{dashes}/>')
-        parts.append(f'<text x="{left + 32:.1f}" y="{y + 4:.1f}">{escape(s.label[:24])}</text>')
+        parts.append(f'<text x="{left + 32:.1f}" y="{y + 4:.1f}">{escape(s.label[:_LONGEST_LABEL])}</text>')
     return parts
 
 
