@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from apportion.training import FinishedRun
+
 Call = Callable[..., tuple[int, str, str]]
 TRAIN = ("train", "--dataset", "wisconsin", "--epsilon", "2", "--delta", "1e-5", "--batches", "2", "--epochs", "3")
 PLAN = ("plan", "--rho", "0.78125", "--batching", "shuffle", "--batches", "100")
@@ -203,6 +205,38 @@ def test_a_broken_bundle_is_a_no_with_reasons(apportion: Call, bundle: Path) -> 
     assert [check["name"] for check in data["checks"] if not check["holds"]] == ["manifest", "card"]
     assert apportion("verify", bundle)[0] == 1
     assert apportion("explain", bundle)[0] == 2
+
+
+def test_a_run_directory_is_told_from_a_broken_bundle(apportion: Call, run: FinishedRun, bundle: Path) -> None:
+    code, out, _ = apportion("verify", run.directory)
+    assert code == 1
+    assert "looks like a run directory" in out
+    assert "apportion publish" in out
+    code, _, err = apportion("explain", run.directory)
+    assert (code, "looks like a run directory" in err) == (2, True)
+    (bundle / "manifest.json").unlink()
+    assert "missing: ['manifest.json']" in apportion("verify", bundle)[1]
+
+
+def test_status_speaks_to_people(apportion: Call, run: FinishedRun) -> None:
+    lines = apportion("status", run.directory)[1].splitlines()
+    assert {"finished: yes", "resumable: no", "pending: nothing", "private: yes"} <= set(lines)
+
+
+@pytest.mark.parametrize(("examples", "hint"), [(281, ""), (1119, ""), (279, "too long"), (1121, "too short")])
+def test_a_number_far_from_the_declared_one_is_hinted_at_on_the_screen_and_not_said(
+    apportion: Call, tmp_path: Path, examples: int, hint: str
+) -> None:
+    """560 records, an amount that is private; the hint itself must not reach anything that is written."""
+    run, bundle = tmp_path / "run", tmp_path / "bundle"
+    code, _, err = apportion(*TRAIN, "--examples", str(examples), "--out", run, "--json")
+    assert code == 0, err
+    assert ("keep this to yourself" in err) == bool(hint)
+    assert hint in err
+    assert not any("560" in line for line in err.splitlines() if "--examples" in line)
+    assert apportion("publish", run, "--to", bundle)[0] == 0
+    written = [path for path in (*run.rglob("*"), *bundle.rglob("*")) if path.is_file()]
+    assert not any(b"to yourself" in path.read_bytes() for path in written)
 
 
 def test_without_examples_the_number_of_records_becomes_public(apportion: Call, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from apportion.events import Adjacency, Event
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
 PRIORS = (0.01, 0.5)
+OF_WHAT_RAN = "the loss distribution of what ran"
 _PROFILE_POINTS = 120
 
 
@@ -60,7 +61,7 @@ def profile_of_event(event: Event, adjacency: Adjacency, epsilon: float, delta: 
         points = tuple((float(e), min(1.0, accountant.delta(cost, float(e)))) for e in grid)
     except UnpricedEvent:
         return profile_of_pair(epsilon, delta)
-    return Profile(points=(*points, (epsilon, delta)), source="the loss distribution of what ran")
+    return Profile(points=(*points, (epsilon, delta)), source=OF_WHAT_RAN)
 
 
 def posterior(prior: float, epsilon: float) -> float:

@@ -150,7 +150,15 @@ _DERIVED = {
 }
 
 
+_ONLY_PUBLISHED = (files.MANIFEST, files.CERTIFICATE)
+
+
 def _read(bundle: Path) -> read.Contents:
+    if (bundle / files.LEDGER).is_file() and not any((bundle / name).exists() for name in _ONLY_PUBLISHED):
+        raise BundleError(
+            "this looks like a run directory, which stays private, and not like a bundle: publish it with apportion publish "
+            "RUN --to DIR, and verify DIR"
+        )
     with read.opened(bundle) as source:
         return read.read_all(source)
 

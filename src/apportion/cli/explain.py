@@ -81,16 +81,18 @@ def as_data(profile: Profile, epsilon: float, delta: float) -> dict[str, Any]:
 
 
 def in_words(data: dict[str, Any]) -> str:
-    lines = [
-        f"(ε, δ) = ({data['epsilon']:g}, {data['delta']:g}), computed from {data['source']}.",
+    lines = [f"(ε, δ) = ({data['epsilon']:g}, {data['delta']:g}), computed from {data['source']}."]
+    if data["source"] == interpretation.OF_WHAT_RAN:
+        lines.append("(The certificate states what follows from ε and δ alone; its figures are no smaller.)")
+    lines += [
         "",
-        "Somebody who wants to know whether one person's record was used, knows everybody else's records and has the",
-        "model can do no better than this:",
+        "Somebody who wants to know whether one person's record was used, who knows",
+        "everybody else's records and has the model, can do no better than this:",
     ]
     for entry in data["attacker"]:
         lines.append(
-            f"  accusing {entry['false_positive_rate']:.1%} of the innocent, the best test finds at most "
-            f"{entry['true_positive_rate']:.2%} of those who were in the data"
+            f"  accusing {entry['false_positive_rate']:.1%} of the innocent, find at most "
+            f"{entry['true_positive_rate']:.2%} of those in the data"
         )
     lines += ["", f"What seeing the model can make of a belief (except with probability about {data['delta']:g}):"]
     for entry in data["posterior"]:

@@ -185,8 +185,9 @@ def show(found: TrainingPlan, solved: Unknown | None) -> None:
     from rich.table import Table
 
     table = Table(box=None)
-    for heading in ("epoch", "σ", "ρ so far", ""):
-        table.add_column(heading, justify="left" if not heading else "right")
+    for heading in ("epoch", "σ", "ρ so far"):
+        table.add_column(heading, justify="right")
+    table.add_column("σ as a bar")
     spent, largest = 0.0, max(found.sigmas)
     rows = range(len(found.sigmas))
     shown = set(rows) if len(rows) <= _MOST_ROWS else {*rows[: _MOST_ROWS // 2], *rows[-_MOST_ROWS // 2 :]}

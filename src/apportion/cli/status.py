@@ -24,7 +24,15 @@ def status(
         output.print_json(data)
         return
     for name, value in data.items():
-        output.out.print(f"{name.replace('_', ' ')}: {value}", markup=False, soft_wrap=True)
+        output.out.print(f"{name.replace('_', ' ')}: {_for_people(value)}", markup=False, soft_wrap=True)
+
+
+def _for_people(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(value) or "nothing"
+    return "–" if value is None else str(value)
 
 
 def describe(run: Path) -> dict[str, Any]:

@@ -53,6 +53,8 @@ def prepare_selection(chosen: SelectionSettings, schedule_of: ScheduleOf, budget
             f"examples was not given: the number of records, {examples}, is treated as public, and the guarantee is "
             "zero-out (one record's contribution removed)"
         )
+    else:
+        warnings += tabular.far_from_declared(examples, len(train))
     configurations = _configurations(chosen)
     drafts = tuple(
         Draft(

@@ -70,6 +70,8 @@ def prepare_job(
             f"--examples was not given: the number of training {one}s, {examples}, is treated as public, and the "
             f"guarantee is zero-out (one {one}'s contribution removed)"
         )
+    else:
+        warnings += far_from_declared(examples, train.units)
     found = pipeline.plan_of(chosen, schedule, budget, examples)
     if found.delta > 1 / examples:
         warnings.append(
@@ -87,6 +89,17 @@ def prepare_job(
         validation=_validation(chosen, test, examples, warnings),
         warnings=tuple(warnings),
     )
+
+
+def far_from_declared(examples: int, found: int) -> list[str]:
+    """A word to whoever holds the data. The true number is private: it is not said, and this is for the screen alone."""
+    if examples <= 2 * found and found <= 2 * examples:
+        return []
+    than, steps = ("more than twice", "short") if found < examples else ("less than half", "long")
+    return [
+        f"--examples {examples} is {than} the number there is to train on. Sums are divided by the declared number, so "
+        f"steps will be too {steps}; the guarantee holds all the same (keep this to yourself: the true number is private)"
+    ]
 
 
 def _load(
