@@ -33,10 +33,9 @@ def test_the_commands_run(
 def test_the_reference_costs_are_the_printed_ones(capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(BLOCKS[0], "selection.md", "exec"), {})
     printed = dict(line.split(": ") for line in capsys.readouterr().out.splitlines())
-    stated = {"one run": 1.9143, "ten runs added up": 7.0774, "eta = 0": 3.2444, "eta = 1": 3.8613, "Poisson": 3.5365}
-    assert {name: float(value) for name, value in printed.items()} == pytest.approx(stated, abs=1e-3)
-    for value in stated.values():
-        assert str(value) in PAGE
+    assert len(printed) == 5
+    for value in printed.values():
+        assert value in PAGE
 
 
 def test_the_python_example_runs(
