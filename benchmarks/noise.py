@@ -3,7 +3,7 @@
     python benchmarks/noise.py [--json FILE]
 
 Ratios of pairs taken one right after the other, because the machine's speed drifts; CPU time, one thread. The secure
-noise is float64 (why: see `box_muller`), so it stands beside `normal_` in float64 and in float32.
+noise is float64 (why: see `apportion.bell`), so it stands beside `normal_` in float64 and in float32.
 """
 
 import argparse
@@ -17,7 +17,6 @@ import torch
 from gradient_workloads import WORKLOADS
 
 from apportion.randomness import RandomStream
-from apportion.training.noise import add_normal
 from apportion.training.step import private_step
 
 SIZES = (100_000, 1_000_000, 10_000_000)
@@ -31,7 +30,7 @@ def ratios(size: int, dtype: torch.dtype) -> dict[str, object]:
         start = time.thread_time()
         insecure.normal_()
         middle = time.thread_time()
-        add_normal(secure, 2.0, stream)
+        stream.add_normals(secure.numpy(), 2.0)
         end = time.thread_time()
         fast.append(middle - start)
         slow.append(end - middle)
@@ -61,7 +60,7 @@ def share_of_a_step(name: str, steps: int = 9) -> dict[str, object]:
             clip=1.0, sigma=1.0, nominal_batch_size=len(inputs), stream=stream,
         )  # fmt: skip
         middle = time.thread_time()
-        add_normal(noise, 1.0, stream)
+        stream.add_normals(noise.numpy(), 1.0)
         whole.append(middle - start)
         alone.append(time.thread_time() - middle)
     shares = [part / total for part, total in zip(alone, whole, strict=True)]

@@ -22,6 +22,7 @@ ORDER = [
     "budget",
     "events",
     "schedules",
+    "bell",
     "randomness",
     "by_epoch",
     "units",

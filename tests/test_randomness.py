@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from apportion.errors import InvalidArgument, RunError
-from apportion.randomness import RandomStream, unit_interval
+from apportion.randomness import RandomStream
 
 N = 400_000
 ERRORS = 6.5
@@ -42,14 +42,6 @@ def test_normals_have_the_moments_of_a_standard_normal() -> None:
     for power, mean, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
         assert abs((x**power).mean() - mean) < ERRORS * np.sqrt(variance / N)
     assert abs((x[1:] * x[:-1]).mean()) < ERRORS / np.sqrt(N)
-
-
-def test_the_tail_of_the_radius_uses_53_bits() -> None:
-    smallest = unit_interval(np.array([0], np.uint64))[0]
-    largest = unit_interval(np.array([2**64 - 1], np.uint64))[0]
-    assert smallest == 2.0**-54
-    assert 1 - largest == pytest.approx(2.0**-54, rel=1)
-    assert 0 < np.sqrt(-2 * np.log(smallest)) - 8.65 < 0.01
 
 
 def test_odd_counts_and_zero_are_served() -> None:

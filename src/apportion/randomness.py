@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from apportion import _checks
+from apportion.bell import Bell
 from apportion.errors import RunError
 
 _ZEROS = bytes(1 << 20)  # encrypted to give the key stream, a piece that stays in cache at a time
@@ -29,6 +30,7 @@ class RandomStream:
         key = os.urandom(32) if seeded_for_research_only is None else _key_of_seed(seeded_for_research_only, start)
         self.fingerprint = hashlib.sha256(b"apportion key fingerprint " + key).hexdigest()[:32]
         self._encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+        self._bell = Bell()
         self._process = os.getpid()
 
     def words(self, count: int) -> NDArray[np.uint64]:
@@ -73,19 +75,14 @@ class RandomStream:
         return self.words(count) < np.uint64(threshold)
 
     def normals(self, count: int) -> NDArray[np.float64]:
-        """`count` independent standard normals in float64, by Box–Muller.
+        """`count` independent standard normals in float64."""
+        values = np.zeros(count)
+        self.add_normals(values, 1.0)
+        return values
 
-        The radius uses 53 random bits, so that the tail reaches 8.6 and has the right mass down to 2⁻⁵⁴.
-        """
-        pairs = (count + 1) // 2
-        radius = np.sqrt(-2.0 * np.log(unit_interval(self.words(pairs))))
-        angle = (2.0 * np.pi) * unit_interval(self.words(pairs))
-        return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
-
-
-def unit_interval(words: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Uniforms in (0, 1], from the upper 53 bits of each word, at the middles of the cells (the last rounds up to 1)."""
-    return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    def add_normals(self, out: NDArray[np.float64], scale: float) -> None:
+        """Add independent N(0, scale²) to `out`."""
+        self._bell.add(out, scale, self.fill)
 
 
 def _key_of_seed(seed: int, start: int) -> bytes:
