@@ -93,6 +93,11 @@ class LedgerWriter:
         """How the plan says that noise is made."""
         return "float" if isinstance(self._plan, NonPrivatePlan) else self._plan.noise
 
+    @property
+    def examples(self) -> int:
+        """The number of records (or persons) that the plan declares."""
+        return self._plan.examples
+
     def next_slot(self) -> Slot | None:
         """What `take_slot` would record; None if the plan's slots, or its cap, are used up."""
         if isinstance(self._plan, SelectionPlan):

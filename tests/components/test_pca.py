@@ -90,6 +90,26 @@ def test_a_huge_row_keeps_its_direction() -> None:
     assert np.allclose(rows, [[0.6, 0.8], [0.6, 0.8], [0.3, 0.4]], atol=1e-5)
 
 
+@pytest.mark.parametrize(("order", "features"), [("C", 9001), ("F", 33)])
+def test_a_row_is_clipped_alike_alone_and_in_company_to_the_last_bit(order: Any, features: int) -> None:
+    """A row at the very edge between two whole multiples, found by bisection: one row more must not tip it over."""
+    generator = np.random.default_rng(0)
+    for _ in range(5):
+        row, other = generator.normal(size=(2, features))
+
+        def cut(first: float, row: np.ndarray = row, other: np.ndarray = other) -> np.ndarray:
+            row[0] = first
+            return pca._clipped_rows(np.array([row, other], order=order))[0]
+
+        low, high, target = 1.0, 2.0, cut(2.0)[0]
+        while np.nextafter(low, high) < high:
+            middle = (low + high) / 2
+            low, high = (low, middle) if cut(middle)[0] >= target else (middle, high)
+        for first in (low, high):
+            together = cut(first)
+            assert np.array_equal(together, pca._clipped_rows(np.array([row], order=order))[0])
+
+
 def test_noise_is_n_0_sigma2_on_the_diagonal_and_half_of_that_off_it(tmp_path: Path) -> None:
     features, sigma = 700, 3.0
     component = ap.PrincipalComponents(dimensions=1, sigma=sigma)

@@ -27,8 +27,8 @@ KOLMOGOROV = math.sqrt(math.log(2 / 1e-9) / 2)  # √N·D exceeds this with prob
 FEATURES = 3
 
 
-def writer(path: Path, *components: Component, **options: Any) -> LedgerWriter:
-    plan = tiny_plan(budget=ap.Budget(rho=1e3), components=components)
+def writer(path: Path, *components: Component, examples: int = 60, **options: Any) -> LedgerWriter:
+    plan = tiny_plan(budget=ap.Budget(rho=1e3), components=components, examples=examples)
     return LedgerWriter.create(path, the_plan=plan, declared={}, **({"randomness": "secure"} | options))
 
 
@@ -140,7 +140,7 @@ def test_with_many_records_the_scale_is_the_ordinary_one(tmp_path: Path) -> None
     data = np.random.default_rng(1).normal([1.0, -0.5, 0.2], [0.4, 0.2, 0.6], (200_000, FEATURES))
     for number, method in enumerate(("standard", "quantiles")):
         component = ap.Scaling(sigma=4.0, method=method, low=-4.0, high=4.0, bins=256)  # type: ignore[arg-type]
-        with writer(tmp_path / f"{number}", component) as ledger:
+        with writer(tmp_path / f"{number}", component, examples=200_000) as ledger:
             found = scaling.fit(
                 data, 4.0, examples=200_000, ledger=ledger, method=method, low=-4.0, high=4.0, bins=256  # type: ignore[arg-type]
             )  # fmt: skip
@@ -171,12 +171,12 @@ def test_scaling_by_the_data_without_an_event_is_impossible(tmp_path: Path) -> N
     """Every way of the public interface to data-dependent scaling asks for an open ledger whose plan declares it."""
     data = np.zeros((10, 2))
     with pytest.raises(TypeError, match="ledger"):
-        scaling.fit(data, 1.0, examples=10)  # type: ignore[call-arg]
+        scaling.fit(data, 1.0, examples=60)  # type: ignore[call-arg]
     with pytest.raises(RunError, match="LedgerWriter"):
-        scaling.fit(data, 1.0, examples=10, ledger=None)  # type: ignore[arg-type]
+        scaling.fit(data, 1.0, examples=60, ledger=None)  # type: ignore[arg-type]
     with writer(tmp_path / "l") as ledger:
         with pytest.raises(RunError, match="no further component"):
-            scaling.fit(data, 1.0, examples=10, ledger=ledger)
+            scaling.fit(data, 1.0, examples=60, ledger=ledger)
         with pytest.raises(RunError, match="no further component"):
             scaling.fit_class_weights(np.zeros(3), 1.0, classes=2, ledger=ledger)
     recorded = ledgers.read(tmp_path / "l")
@@ -206,9 +206,11 @@ def test_what_can_be_refused_is_refused_before_anything_is_spent(tmp_path: Path)
     component = ap.Scaling(sigma=8000.0)
     with writer(tmp_path / "l", component) as ledger:
         with pytest.raises(InvalidArgument, match="too large"):
-            scaling.fit(np.zeros((2, 40_000)), 8000.0, examples=2, ledger=ledger)
+            scaling.fit(np.zeros((2, 40_000)), 8000.0, examples=60, ledger=ledger)
         with pytest.raises(DataError, match="no rows"):
-            scaling.fit(iter([]), 8000.0, examples=2, ledger=ledger)
+            scaling.fit(iter([]), 8000.0, examples=60, ledger=ledger)
+        with pytest.raises(InvalidArgument, match="the 60 that the plan declares"):
+            scaling.fit(np.zeros((59, 2)), 8000.0, examples=59, ledger=ledger)
     assert not ledgers.read(tmp_path / "l").events
     for wrong in ({"sigma": -1.0}, {"sigma": 1e6}, {"low": 1.0}, {"method": "none"}, {"bins": 1}):
         with pytest.raises(InvalidArgument):
@@ -233,7 +235,8 @@ def test_projection_scaling_and_class_weights_in_one_run(tmp_path: Path) -> None
     recorded = ledgers.read(run.directory / "ledger.jsonl")
     assert recorded.used_components == 3
     assert run.certificate().guarantee.epsilon == plan.guarantee.epsilon
-    assert not torch.equal(loss.weights, torch.ones(2, dtype=torch.float64))
+    released = np.load(run.directory / "components" / "2.npz")["weights"]
+    assert np.array_equal(loss.weights.numpy(), released)
     assert not torch.equal(model[1].scale, torch.ones(3))
     values = loss(torch.zeros(2, 2), torch.tensor([0, 1]))
     assert torch.allclose(values, loss.weights.float() * math.log(2))

@@ -54,6 +54,55 @@ def test_state_that_is_published_but_not_trained_may_not_change(tmp_path: Path, 
     )
 
 
+class Counting(nn.Linear):
+    """Publishes, beside its parameters, what `keep` or, if it `watches`, its forward pass saw."""
+
+    def __init__(self, *, watches: bool = False, plain: bool = False) -> None:
+        super().__init__(4, 2)
+        self.seen, self.watches, self.plain = 0.0, watches, plain
+
+    def keep(self, x: Tensor) -> None:
+        self.seen += float(x.sum())
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.watches:
+            self.keep(x)
+        return super().forward(x)
+
+    def get_extra_state(self) -> object:
+        return self.seen if self.plain else torch.tensor(self.seen)
+
+    def set_extra_state(self, state: object) -> None:
+        self.seen = float(state)  # type: ignore[arg-type]
+
+
+def test_extra_state_of_a_module_is_published_too_and_may_not_change(tmp_path: Path) -> None:
+    refused_in_a_loop(
+        tmp_path / "run",
+        Counting(),
+        lambda run, epoch, batch: run.model.keep(batch.inputs),
+        "extra_state is not trained",
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"), [(Counting(watches=True), "changes in the forward pass"), (Counting(plain=True), "no tensor")]
+)
+def test_extra_state_that_follows_the_data_or_cannot_be_published_is_refused_first(
+    tmp_path: Path, model: nn.Module, reason: str
+) -> None:
+    with pytest.raises(IncompatibleModel, match=reason):
+        begin(tmp_path / "run", model)
+    assert not (tmp_path / "run").exists()
+
+
+def test_extra_state_that_stays_and_tied_parameters_are_no_obstacle(tmp_path: Path) -> None:
+    model = nn.Sequential(Counting(), nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    model[2].weight = model[1].weight
+    train(tmp_path / "run", model=model)
+    assert ledger.read(tmp_path / "run" / "ledger.jsonl").released
+
+
 def test_a_pinned_batchnorm_may_not_be_unpinned(tmp_path: Path) -> None:
     model = nn.Sequential(nn.BatchNorm1d(4).eval(), nn.Linear(4, 2))
     refused_in_a_loop(tmp_path / "run", model, lambda run, *_: run.model.train(), "put into training mode")

@@ -1,6 +1,7 @@
 """Plans that protect persons: batches over persons, records by a rule of one's own, and "person" on every page."""
 
 import json
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -56,11 +57,24 @@ def test_the_cap_looks_at_one_persons_records_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "ids", [[1, 2], [[1], [2], [3]], [1.0, 2.0, 3.0], ["a", "", "b"], ["a", None, "b"], [1, "a", None]], ids=repr
-)
+    "ids",
+    [
+        [1, 2], [[1], [2], [3]], [1.0, 2.0, 3.0], ["a", "", "b"], ["a", None, "b"], [1, "a", None], ["a", math.nan, "b"],
+        [1, "1", 2], [1, 2**64, -1], [True, False, True], np.ma.array([1, 2, 2], mask=[0, 0, 1]),
+    ],
+    ids=repr,
+)  # fmt: skip
 def test_ids_that_leave_a_record_without_a_person_are_refused(ids: Any) -> None:
-    with pytest.raises(DataError, match="unit"):
-        Persons.of(np.array(ids, dtype=object) if None in ids else ids, 3, ap.Person())
+    for given in (ids, ids if np.ma.is_masked(ids) else np.array(ids, dtype=object)):
+        with pytest.raises(DataError, match="unit"):
+            Persons.of(given, 3, ap.Person())
+
+
+@pytest.mark.parametrize(
+    "ids", [[5, 4, 5], ("b", "a", "b"), torch.tensor([5, 4, 5]), np.array(["b", "a", "b"])], ids=repr
+)
+def test_whole_numbers_and_texts_name_persons(ids: Any) -> None:
+    assert Persons.of(ids, 3, ap.Person()).order.tolist() == [1, 0, 2]
 
 
 class Pairs(torch.utils.data.Dataset[Any]):

@@ -111,6 +111,9 @@ def test_tensorboard_keeps_private_metrics_in_the_run_directory_only(tmp_path: P
         events = EventAccumulator(str(directory))
         events.Reload()
         found[name] = {tag: [point.value for point in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    assert [point.wall_time for point in events.Scalars("sigma")] == [0, 1, 2], (
+        "outside, clock times tell of the records"
+    )
     assert set(found["outside"]) == {"sigma", "learning_rate"}
     assert found["outside"]["sigma"] == pytest.approx(PLAN.sigmas)
     assert "private/holdout/accuracy" in found["inside"]

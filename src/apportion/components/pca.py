@@ -8,8 +8,9 @@ vector v has ‖v(M) − v(M′)‖₂ = ‖M − M′‖_F. N(0, σ²) on every
 σ, and dividing the triangle by √2 again, which is post-processing, leaves N(0, σ²) on the diagonal and N(0, σ²/2) off it.
 Eigenvectors of the noisy matrix are post-processing.
 
-Arithmetic. Rows are cut (towards zero, which lengthens none) to multiples of 2⁻¹⁸. In these units M is whole, and every
-sum is exact, in whatever order it is formed.
+Arithmetic. Rows are cut (towards zero, which lengthens none) to multiples of 2⁻¹⁸, before and after they are scaled. In
+these units norms and M are whole, and every sum is exact, in whatever order it is formed: no row's share of M depends on
+its place or on its company.
 """
 
 from collections.abc import Iterable
@@ -80,13 +81,11 @@ def _clipped_rows(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     finite = np.isfinite(largest)
     if not finite.all():
         rows, largest = np.where(finite[:, None], rows, 0.0), np.where(finite, largest, 0.0)
-    whole: NDArray[np.float64] = (
-        rows / np.maximum(largest, 1.0)[:, None]
-    )  # first, because squares of huge values overflow
-    norms = np.sqrt(np.einsum("ij,ij->i", whole, whole))
-    too_long = (largest > 1) | (norms > _MARGIN)
-    whole *= (np.where(too_long, _MARGIN / np.maximum(norms, 0.5), 1.0) * 2.0**BITS)[:, None]
-    np.trunc(whole, out=whole)
+    # Divided first, because squares of huge values overflow.
+    whole: NDArray[np.float64] = np.trunc(rows / np.maximum(largest, 1.0)[:, None] * 2.0**BITS)
+    squares = np.einsum("ij,ij->i", whole, whole)  # of whole numbers: exact, hence the same wherever the row stands
+    long = np.flatnonzero(squares > _UNIT)
+    whole[long] = np.trunc(whole[long] * (2.0**BITS * _MARGIN / np.sqrt(squares[long]))[:, None])
     assert bool((np.einsum("ij,ij->i", whole, whole) <= _UNIT).all())
     return whole
 

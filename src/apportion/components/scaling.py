@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from apportion import _checks
 from apportion.components.release import Releaser, Whole, chunks_of
-from apportion.errors import DataError
+from apportion.errors import DataError, InvalidArgument
 from apportion.events import Event
 from apportion.randomness import RandomStream
 from apportion.recording import LedgerWriter
@@ -60,13 +60,16 @@ def fit(
 ) -> Scale:
     """The private scale of `data`: an array, or an iterable of pieces of it, which is read once.
 
-    `examples` is the declared number of records. `ledger` belongs to a plan that declares this `Scaling` as its next
-    component.
+    `ledger` belongs to a plan that declares this `Scaling` as its next component. `examples` is the number of records that
+    the plan declares: a counted one would be released with the means, without noise.
 
     Guarantees: one Gaussian release with noise multiplier `sigma` (see above), recorded before the noise is drawn.
     """
     component = Scaling(sigma=sigma, method=method, low=low, high=high, bins=bins)
-    return release(component, data, examples, Releaser(ledger, stream))
+    releaser = Releaser(ledger, stream)
+    if examples != ledger.examples:
+        raise InvalidArgument(f"examples must be the {ledger.examples} that the plan declares, got {examples!r:.40}")
+    return release(component, data, examples, releaser)
 
 
 def release(component: Scaling, data: Any, examples: int, releaser: Releaser) -> Scale:

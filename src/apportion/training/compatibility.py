@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from apportion.errors import IncompatibleModel
 from apportion.training.counting import evaluating
 from apportion.training.gradients import trainable
+from apportion.training.guard import state_of
 from apportion.training.losses import PerExampleLoss
 
 OptimizerFactory = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -81,6 +82,9 @@ def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _unsuitable_modules(model: torch.nn.Module) -> Iterator[str]:
+    for name, value in state_of(model).items():
+        if not isinstance(value, Tensor):
+            yield f"{name} in the model's state_dict is no tensor ({type(value).__name__}), and only tensors are published"
     for name, module in model.named_modules():
         label = f"{name or 'the model'} ({type(module).__name__})"
         if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
@@ -115,12 +119,17 @@ def _experiment(model: torch.nn.Module, loss: PerExampleLoss, inputs: Tensor, ta
 
 
 def _changing_buffers(model: torch.nn.Module, examples: Tensor) -> list[str]:
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    before = {name: value.clone() for name, value in _buffers(model).items()}
     model(examples)
-    changed = [n for n, b in model.named_buffers() if n not in before or not torch.equal(b, before[n])]
+    changed = [n for n, value in _buffers(model).items() if n not in before or not torch.equal(value, before[n])]
     return [
         f"buffer {name} changes in the forward pass, outside the private path: make it constant" for name in changed
     ]
+
+
+def _buffers(model: torch.nn.Module) -> dict[str, Tensor]:
+    """And what else is published but is no parameter."""
+    return {name: value for name, value in state_of(model).items() if not isinstance(value, torch.nn.Parameter)}
 
 
 def _mixing(

@@ -34,9 +34,8 @@ class Guard:
 
     def _not_trained(self) -> dict[str, bytes]:
         """A digest of everything that is published but not trained; a frozen backbone may be too large to copy."""
-        state = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
-        learned = trainable(self._model)
-        return {name: _digest(value) for name, value in state.items() if name not in learned}
+        learned = {id(parameter) for parameter in trainable(self._model).values()}
+        return {name: _digest(value) for name, value in state_of(self._model).items() if id(value) not in learned}
 
     def accept(self, names: Collection[str]) -> None:
         """These have just been set to what a recorded component released: from now on they must stay so."""
@@ -70,6 +69,11 @@ class Guard:
                     for name in changed
                 ]
             )
+
+
+def state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters, buffers, and what else is published with them: modules may add to their state (`get_extra_state`)."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers()), **model.state_dict(keep_vars=True)}
 
 
 def _digest(tensor: torch.Tensor) -> bytes:

@@ -65,14 +65,21 @@ class Persons:
             yield parts, Units(sizes=sizes.popleft(), averaged=self.unit.gradient == "mean")
 
 
+_MISSING = "unit must hold whole numbers or texts as ids, not both, and none may be missing"
+
+
 def _checked_ids(ids: Any, records: int) -> np.ndarray:
-    found = np.asarray(ids)
+    if np.ma.is_masked(ids):
+        raise DataError(_MISSING)
+    # Of a list numpy would make texts of all, of a NaN as well: everybody without an id would be one and the same person.
+    found = np.asarray(ids) if hasattr(ids, "dtype") else np.asarray(ids, dtype=object)
     if found.ndim != 1 or len(found) != records:
         raise DataError(f"unit must hold one id per record: {records} records, but the ids have shape {found.shape}")
     if found.dtype.kind == "O":
-        if not all(isinstance(one, str) for one in found):
-            raise DataError("unit must hold whole numbers or texts as ids, and none may be missing")
-        found = found.astype(str)
+        texts = {isinstance(one, str) for one in found}
+        if len(texts) > 1 or not all(isinstance(one, str | int | np.integer) for one in found):
+            raise DataError(_MISSING)
+        found = np.asarray(found.tolist())
     if found.dtype.kind not in "iuU":
         raise DataError(f"unit must hold whole numbers or texts as ids, got {found.dtype}")
     if found.dtype.kind == "U" and bool((np.char.str_len(np.char.strip(found)) == 0).any()):

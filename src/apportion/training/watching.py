@@ -72,8 +72,9 @@ class TensorBoard:
         self._writer = self._make(log_dir=str(self._directory or run_directory / TENSORBOARD))
 
     def log(self, epoch: int, values: Mapping[str, float]) -> None:
+        """Outside the run directory the epoch stands for the clock: how long it took depends on the private records."""
         for name, value in values.items():
-            self._writer.add_scalar(name, value, epoch)
+            self._writer.add_scalar(name, value, epoch, walltime=None if self.keeps_to_run_directory else float(epoch))
 
     def close(self) -> None:
         if self._writer is not None:
