@@ -61,21 +61,6 @@ def load(
     return chosen
 
 
-def parse_ranges(texts: list[str]) -> dict[str, tuple[float, float]]:
-    """`name=low:high` → {name: (low, high)}."""
-    ranges = {}
-    for text in texts:
-        name, equals, bounds = text.rpartition("=")
-        low, colon, high = bounds.partition(":")
-        try:
-            ranges[name] = (float(low), float(high))
-        except ValueError:
-            equals = ""
-        if not (equals and colon and name):
-            raise InvalidArgument(f"--range must look like name=LOW:HIGH, got {text!r}")
-    return ranges
-
-
 def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

@@ -2,10 +2,15 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
+from apportion.cli.plan import plan
+from apportion.cli.train import train
+from apportion.settings import Settings
 from apportion.training import FinishedRun
 
 Call = Callable[..., tuple[int, str, str]]
@@ -259,6 +264,14 @@ def test_a_dry_run_spends_and_writes_nothing(apportion: Call, tmp_path: Path) ->
     assert data["noise_to_signal"]["first"] > 0
     assert data["seconds"] >= 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_option_is_passed_over_because_no_setting_has_its_name() -> None:
+    """Options become settings by name (`given_settings`), so those that are none must be handled by the verb itself."""
+    settings = {field.name for field in fields(Settings)}
+    of_train, of_plan = (set(signature(verb).parameters) - settings for verb in (train, plan))
+    assert of_train == {"config", "out", "resume", "dry_run", "seeded_for_research_only", "as_json"}
+    assert of_plan == {"config", "layers", "adjacency", "parameters", "plot", "as_json"}
 
 
 def test_own_csv_with_a_config(apportion: Call, tmp_path: Path) -> None:

@@ -50,6 +50,33 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (("--batches", "0:4,2:3"), "batches = {0 = 4, 2 = 3}"),
+        (
+            ("--clipping", "per-layer", "--layer-noise", "each"),
+            'batches = 4\nclipping = "per-layer"\nlayer_noise = "each"',
+        ),
+    ],
+)
+def test_options_of_plan_beside_a_file_say_what_lines_in_the_file_say(
+    apportion: Command, config: Path, tmp_path: Path, options: tuple[str, ...], line: str
+) -> None:
+    written = tmp_path / "written.toml"
+    written.write_text(FILE.replace("batches = 4", line))
+    overruled, said, plain = (
+        apportion("plan", *arguments, "--json") for arguments in ((config, *options), (written,), (config,))
+    )
+    assert overruled[0] == 0, overruled[2]
+    assert overruled[1] == said[1] != plain[1]
+
+
+def test_the_layers_of_a_file_are_not_overruled(apportion: Command, config: Path) -> None:
+    code, _, err = apportion("plan", config, "--clipping", "per-layer", "--layers", "9")
+    assert (code, "--layers does not belong beside CONFIG" in err) == (2, True)
+
+
 def test_the_pipeline_verifies_and_its_ledger_costs_what_the_plan_says(
     apportion: Command, config: Path, tmp_path: Path
 ) -> None:

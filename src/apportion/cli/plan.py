@@ -61,18 +61,8 @@ def plan(
     and [evaluation] with a share or a sigma each, [training] with what is left.
     """
     if config is not None:
-        _refuse_beside_config(adjacency=adjacency, parameters=parameters)
-        _show_file(
-            config,
-            {
-                "batching": batching, "schedule": schedule, "rho": rho, "epsilon": epsilon, "delta": delta,
-                "batches": batches, "rate": rate, "sigma0": sigma0, "decay": decay, "period": period,
-                "sigma_end": sigma_end, "threshold": threshold, "average": average, "every": every, "floor": floor,
-                "order": order, "epochs": epochs, "examples": examples,
-            },
-            plot,
-            as_json,
-        )  # fmt: skip
+        _refuse_beside_config(adjacency=adjacency, parameters=parameters, layers=layers)
+        _show_file(config, t.given_settings(locals()), plot, as_json)
         return
     batching, schedule = batching or "partition", schedule or "uniform"
     prospects.require_both(examples, parameters)
@@ -118,13 +108,15 @@ def plan(
         prospects.show(rows)
 
 
-def _refuse_beside_config(adjacency: str | None, parameters: int | None) -> None:
+def _refuse_beside_config(adjacency: str | None, parameters: int | None, layers: int | None) -> None:
     if adjacency is not None:
         raise InvalidArgument(
             "--adjacency does not belong beside CONFIG: it follows from whether the file declares examples"
         )
     if parameters is not None:
         raise InvalidArgument("--parameters does not belong beside CONFIG; use: apportion train CONFIG --dry-run")
+    if layers is not None:
+        raise InvalidArgument("--layers does not belong beside CONFIG: it follows from the file's hidden layers")
 
 
 def _show_file(config: Path, given: dict[str, Any], plot: Path | None, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from apportion import by_epoch, settings_file
+from apportion import settings_file
 from apportion.adaptive import AdaptivePlan
 from apportion.bundle.files import LEDGER
 from apportion.cli import adaptive, output, pipeline, prospects
@@ -83,27 +83,12 @@ def train(
     On your own:  apportion train --data patients.csv --target ill --classes no,yes --range age=0:120 --range dose=0:50
     --epsilon 2 --delta 1e-5 --batches 20 --out runs/patients
     """
+    given = t.given_settings(locals())
     if resume is not None:
         if config or out:
             raise InvalidArgument("--resume DIR takes everything from the run directory: leave out CONFIG and --out")
         _resume(resume, seeded_for_research_only, as_json)
         return
-    given: dict[str, Any] = {
-        "dataset": dataset, "data_dir": None if data_dir is None else str(data_dir),
-        "data": None if data is None else str(data), "stream_to": stream_to, "target": target,
-        "classes": _list(classes), "ranges": settings_file.parse_ranges(ranges or []), "ignore": tuple(ignore or ()),
-        "holdout": holdout, "examples": examples, "rho": rho, "epsilon": epsilon, "delta": delta,
-        "batching": batching, "batches": o.batches_of(batches), "rate": o.rate_of(rate),
-        "schedule": schedule, "sigma0": sigma0, "decay": decay, "period": period,
-        "sigma_end": sigma_end, "epochs": epochs, "spare_epochs": spare_epochs,
-        "clip": None if clip is None else by_epoch.parse(clip, float, "--clip"), "clipping": clipping,
-        "layer_noise": layer_noise, "unit": unit, "records_per_unit": records_per_unit, "unit_gradient": unit_gradient,
-        "noise": noise, "threshold": threshold, "average": average, "every": every, "floor": floor, "order": order,
-        "public_validation": public_validation, "pay_per_look": pay_per_look,
-        "hidden": _widths(hidden), "activation": activation, "optimizer": optimizer, "lr": lr,
-        "lr_end": lr_end, "lr_epochs": lr_epochs, "momentum": momentum, "average_weights": average_weights,
-        "max_physical_batch": max_physical_batch,
-    }  # fmt: skip
     chosen = settings_file.load(config, given)
     if out is None and not dry_run:
         raise InvalidArgument("--out DIR is missing: where the run directory shall be (or --dry-run)")
@@ -212,16 +197,3 @@ def _show_finished(run: Path, as_json: bool) -> None:
             f"held-out accuracy {internal['accuracy']:.3f} (internal: computed without noise, do not publish)"
         )
     output.out.print(f"next: apportion publish {run} --to DIR")
-
-
-def _list(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(item.strip() for item in text.split(",") if item.strip())
-
-
-def _widths(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(int(item) for item in text.split(",") if item.strip())
-    except ValueError:
-        raise InvalidArgument(f"--hidden must look like 10,20,10; got {text!r}") from None

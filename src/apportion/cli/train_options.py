@@ -1,11 +1,16 @@
-"""The options of `apportion train` that no other verb has."""
+"""The options of `apportion train`, and the settings that they overrule."""
 
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from apportion import by_epoch
 from apportion.cli import options as o
+from apportion.errors import InvalidArgument
+from apportion.settings import Settings
 from apportion.units import PersonGradient
 
 _DATA, _MODEL, _UNIT = "Data", "Model and optimizer", "Unit of privacy"
@@ -221,3 +226,48 @@ SeededForResearchOnlyOption = Annotated[
         show_default=False,
     ),
 ]
+
+
+def given_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Of all options of a verb those that were given and are settings, as `Settings` holds them."""
+    names = [field.name for field in fields(Settings) if options.get(field.name) not in (None, [])]
+    return {name: _READ[name](options[name]) if name in _READ else options[name] for name in names}
+
+
+def _ranges_of(texts: list[str]) -> dict[str, tuple[float, float]]:
+    """`name=low:high` → {name: (low, high)}."""
+    ranges = {}
+    for text in texts:
+        name, equals, bounds = text.rpartition("=")
+        low, colon, high = bounds.partition(":")
+        try:
+            ranges[name] = (float(low), float(high))
+        except ValueError:
+            equals = ""
+        if not (equals and colon and name):
+            raise InvalidArgument(f"--range must look like name=LOW:HIGH, got {text!r}")
+    return ranges
+
+
+def _classes_of(text: str) -> tuple[str, ...]:
+    return tuple(item.strip() for item in text.split(",") if item.strip())
+
+
+def _widths_of(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(item) for item in text.split(",") if item.strip())
+    except ValueError:
+        raise InvalidArgument(f"--hidden must look like 10,20,10; got {text!r}") from None
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "data": str,
+    "data_dir": str,
+    "ignore": tuple,
+    "classes": _classes_of,
+    "ranges": _ranges_of,
+    "hidden": _widths_of,
+    "batches": o.batches_of,
+    "rate": o.rate_of,
+    "clip": lambda text: by_epoch.parse(text, float, "--clip"),
+}
