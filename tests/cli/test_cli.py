@@ -148,6 +148,12 @@ def test_the_paper_estimate_outside_its_range_appears_only_with_all(apportion: C
         ((*TRAIN, "--lr", "-1", "--out", "x"), "lr"),
         (TRAIN, "--out"),
         (("train", "--resume", "nowhere"), "nowhere"),
+        (
+            ("train", "--resume", "run", "--out", "x", "--range", "a=0:1", "--sigma-end", "0"),
+            "leave out --out, --range, --sigma-end",
+        ),
+        (("train", "--resume", "run", "--dry-run"), "leave out --dry-run"),
+        (("select", "c.toml", "--resume", "run", "--dry-run"), "leave out CONFIG, --dry-run"),
         (("status", "nowhere"), "nowhere"),
         (("publish", "nowhere", "--to", "x"), "nowhere"),
         (("verify", "nowhere"), "nowhere"),

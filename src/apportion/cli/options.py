@@ -1,5 +1,6 @@
 """Options that several verbs share, and what they build. Messages name the option, not the field."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -283,6 +284,14 @@ def budget_of(rho: float | None, epsilon: float | None, delta: float | None) -> 
     if epsilon is not None and delta is None:
         raise InvalidArgument("--epsilon needs --delta, for example --delta 1e-5")
     return Budget(rho=rho, epsilon=epsilon, delta=delta)
+
+
+def refuse_beside_resume(config: Path | None, out: Path | None, dry_run: bool, settings: Iterable[str] = ()) -> None:
+    """A resumed run goes on as it was planned, and spends: what would say otherwise is not passed over in silence."""
+    found = [name for name, given in (("CONFIG", config), ("--out", out), ("--dry-run", dry_run)) if given]
+    found += [f"--{'range' if name == 'ranges' else name.replace('_', '-')}" for name in settings]
+    if found:
+        raise InvalidArgument(f"--resume DIR takes everything from the run directory: leave out {', '.join(found)}")
 
 
 def _require(name: str, value: Any, who: str) -> Any:

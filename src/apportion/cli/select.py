@@ -55,8 +55,7 @@ def select(
     """
     workers = processes or os.cpu_count() or 1
     if resume is not None:
-        if config or out:
-            raise InvalidArgument("--resume DIR takes everything from the run directory: leave out CONFIG and --out")
+        o.refuse_beside_resume(config, out, dry_run)
         _resume(resume, workers, keep_private, as_json)
         return
     if config is None:

@@ -85,8 +85,7 @@ def train(
     """
     given = t.given_settings(locals())
     if resume is not None:
-        if config or out:
-            raise InvalidArgument("--resume DIR takes everything from the run directory: leave out CONFIG and --out")
+        o.refuse_beside_resume(config, out, dry_run, given)
         _resume(resume, seeded_for_research_only, as_json)
         return
     chosen = settings_file.load(config, given)
