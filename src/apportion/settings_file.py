@@ -46,10 +46,9 @@ def load(
     Sections in `besides` are somebody else's to read. Without `needs_data` a file that names no data will do: a plan
     depends on none.
     """
-    values: dict[str, Any] = {} if path is None else _read(path, besides)
-    values |= {name: value for name, value in overrides.items() if value is not None and value != {} and value != ()}
+    values = ({} if path is None else _read(path, besides)) | dict(overrides)
     for name in _PATHS:  # a path in the file is meant from where the file lies
-        if path is not None and values.get(name, TEST_PART) != TEST_PART and overrides.get(name) is None:
+        if path is not None and values.get(name, TEST_PART) != TEST_PART and name not in overrides:
             values[name] = str(path.parent / values[name])
     missing = [GIVE_THE_DATA] if needs_data and not {"dataset", "data"} & set(values) else []
     try:

@@ -272,6 +272,12 @@ def test_a_dry_run_spends_and_writes_nothing(apportion: Call, tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
+def test_no_hidden_layer_can_be_asked_for(apportion: Call) -> None:
+    per_layer = ("--clipping", "per-layer", "--dry-run", "--json")
+    assert as_json(apportion(*TRAIN, *per_layer))["clipping"]["layers"] == 2
+    assert as_json(apportion(*TRAIN, "--hidden", "", *per_layer))["clipping"]["layers"] == 1
+
+
 def test_no_option_is_passed_over_because_no_setting_has_its_name() -> None:
     """Options become settings by name (`given_settings`), so those that are none must be handled by the verb itself."""
     settings = {field.name for field in fields(Settings)}
