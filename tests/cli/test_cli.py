@@ -80,8 +80,22 @@ def test_account_states_groups(apportion: Call) -> None:
 
 
 def test_account_all_marks_what_is_not_valid(apportion: Call) -> None:
-    common = ("--epochs", "400", "--delta", "1e-5", "--sigma", "6", "--all", "--json")
-    data = as_json(apportion("account", "--batching", "shuffle", "--batches", "100", *common))
+    common = (
+        "account",
+        "--batching",
+        "shuffle",
+        "--batches",
+        "100",
+        "--epochs",
+        "400",
+        "--delta",
+        "1e-5",
+        "--sigma",
+        "6",
+    )
+    data = as_json(apportion(*common, "--all", "--json"))
+    shown = apportion(*common, "--all")[1].split()
+    assert all(entry["accountant"] in shown for entry in data["guarantees"]), "names are not cut off"
     invalid = {entry["accountant"]: entry for entry in data["guarantees"] if not entry["valid"]}
     assert invalid["moments"]["epsilon"] == pytest.approx(1.67047, abs=1e-4)
     assert invalid["paper-estimate"]["epsilon"] == pytest.approx(2.37316, abs=1e-4)

@@ -90,9 +90,9 @@ def account(
 
 
 def _show(entries: Sequence[Entry]) -> None:
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table("accountant", "ε", "at least", "adjacency", "status", box=None)
+    table = Table(Column("accountant", no_wrap=True), "ε", "at least", "adjacency", "status", box=None)
     for entry in entries:
         epsilon = "–" if entry.epsilon is None else f"{entry.epsilon:.5g}"
         lower = "" if entry.epsilon_lower is None else f"{entry.epsilon_lower:.5g}"

@@ -187,8 +187,9 @@ def _show_finished(run: Path, as_json: bool) -> None:
         return
     state = describe(run)
     for evaluation in read_ledger(run / LEDGER).evaluations:
-        found = ", ".join(f"{name} {score}" for name, score in scores(evaluation.to_json()).items())
-        output.out.print(f"private evaluation: {found or 'drowned in noise'} (± one standard error, noise included)")
+        found = ", ".join(f"{name} = {score}" for name, score in scores(evaluation.to_json()).items())
+        words = f"{found} (± one standard error, noise included)" if found else "drowned in noise"
+        output.out.print(f"private evaluation: {words}", soft_wrap=True)
     used = f"{state['slots_used']} of {state['slots']} slots" if state["slots"] else f"{state['slots_used']} epochs"
     output.out.print(f"trained: (ε, δ) = ({state['epsilon']:g}, {state['delta']:g}), {state['adjacency']}; {used} used")
     if internal and "accuracy" in internal:

@@ -82,8 +82,8 @@ class Progress:
         if isinstance(plan, NonPrivatePlan):
             return f"epoch {index + 1}/{plan.epochs}  NOT PRIVATE"
         if isinstance(plan, AdaptivePlan):
-            promise = "under a cap of" if plan.floor is None else "above a floor, within"
-            return f"epoch {index + 1}  σ {sigma:.3g}, {promise} {plan.budget}"
+            promise = "under the cap" if plan.floor is None else "above the floor"
+            return f"epoch {index + 1}  σ {sigma:.3g}, {promise}"
         epochs = (slot.event for slot in plan.slots[: index + 1])
         spent = Composed(events=(*stages.events_of(plan.components), *epochs))
         if index % max(1, len(plan.slots) // _PRICED) == 0 or index == len(plan.slots) - 1:
