@@ -167,6 +167,18 @@ def test_rare_classes_weigh_more_within_bounds(tmp_path: Path) -> None:
     assert weights[2] == 5.0
 
 
+@pytest.mark.parametrize("targets", [np.eye(3), np.zeros((5, 4), np.int64), np.zeros((5, 1), np.int64), np.int64(1)])
+def test_a_record_with_several_labels_is_refused_because_it_would_move_several_counts(
+    tmp_path: Path, targets: np.ndarray
+) -> None:
+    with (
+        writer(tmp_path / "l", ap.ClassWeights(sigma=2.0)) as ledger,
+        pytest.raises(DataError, match="one class number"),
+    ):
+        scaling.fit_class_weights(targets, 2.0, classes=3, ledger=ledger)
+    assert not ledgers.read(tmp_path / "l").events
+
+
 def test_scaling_by_the_data_without_an_event_is_impossible(tmp_path: Path) -> None:
     """Every way of the public interface to data-dependent scaling asks for an open ledger whose plan declares it."""
     data = np.zeros((10, 2))

@@ -358,6 +358,18 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(tmp_path: 
         configuration(options={"seeded_for_research_only": 1})
 
 
+def test_losers_that_cannot_be_deleted_are_not_passed_over_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / selecting.TRIALS).mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(selecting.shutil, "rmtree", lambda path, ignore_errors: None)  # as where permissions are lacking
+        with pytest.raises(RunError, match="could not be deleted"):
+            selecting.forget_losers(tmp_path)
+    selecting.forget_losers(tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("keep_private", [False, True])
 def test_a_selection_killed_right_after_its_release_forgets_the_losers_when_it_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep_private: bool

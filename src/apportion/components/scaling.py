@@ -169,7 +169,9 @@ def _class_counts(targets: Iterable[NDArray[Any]], classes: int) -> Whole:
     """How many records have each of the declared classes; what is none of them is not counted. Private."""
     total = np.zeros(_checks.count("classes", classes), np.int64)
     for piece in targets:
-        labels = np.asarray(piece).ravel()
+        labels = np.asarray(piece)
+        if labels.ndim != 1:
+            raise DataError(f"a record has one class number, but the targets have the shape {labels.shape}")
         known = labels[(labels >= 0) & (labels < classes)].astype(np.int64)
         total += np.bincount(known, minlength=classes)
     return total

@@ -97,6 +97,11 @@ def forget_losers(run: Path) -> None:
     for name in (TRIALS, RETRAINING):
         shutil.rmtree(run / name, ignore_errors=True)
     durable.sync_directory(run)
+    if left := [name for name in (TRIALS, RETRAINING) if (run / name).exists()]:
+        raise RunError(
+            f"the winner is released, but {', '.join(left)} in {run} could not be deleted: how often was tried, and what "
+            "lost, is still there. Delete it by hand"
+        )
 
 
 def _forget_losers_if_finished(run: Path) -> None:
