@@ -126,6 +126,8 @@ def written(path: Path, plan: SelectionPlan, *steps: Any) -> ledger.Ledger:
         for step in steps:
             if step == "slot":
                 writer.take_slot()
+            elif step == "score":
+                writer.append_score(0.5)
             elif step == "release":
                 writer.append_release("0" * 64)
             else:
@@ -158,6 +160,8 @@ def test_stopping_before_the_retraining_does_not_lower_the_cost(tmp_path: Path) 
         (split(), ["slot", "slot"], "before one was chosen"),
         (split(), ["slot", CHOSEN, CHOSEN], "second choice"),
         (split(), ["slot", COUNTED], "two noisy counts"),
+        (split(), ["slot", CHOSEN, "slot", "score"], "pays for its choice alone"),
+        (repeat(), ["slot", "score", COUNTED], "pays for its choice alone"),
         (split(), ["slot", CHOSEN, "release"], "before the selection has ended"),
         (split(), ["slot", Choice(candidate=2, right=None, wrong=None)], "no candidate of the plan"),
         (repeat(), ["slot", CHOSEN], "two noisy counts"),
@@ -165,7 +169,7 @@ def test_stopping_before_the_retraining_does_not_lower_the_cost(tmp_path: Path) 
         (repeat(), ["slot", Choice(candidate=None, right=None, wrong=None)], "only a Poisson number"),
     ],
 )
-def test_a_ledger_that_skips_a_step_is_refused(
+def test_a_ledger_that_skips_a_step_or_tells_more_is_refused(
     tmp_path: Path, plan: SelectionPlan, steps: list[Any], reason: str
 ) -> None:
     with pytest.raises(LedgerError, match=reason):

@@ -135,6 +135,8 @@ def _interpret(records: list[dict[str, Any]]) -> Ledger:
                 raise LedgerError(f"line {index}: a second choice, but one was paid for")
             choice = checked_choice(body, index, the_plan, used)
         elif kind == "score":
+            if isinstance(the_plan, SelectionPlan):
+                raise LedgerError(f"line {index}: scores a trial, but a selection pays for its choice alone")
             scores.append(checked_score(body, index, used - 1, scores))
         else:
             check_chosen(the_plan, index, used, choice)
