@@ -232,6 +232,12 @@ def test_a_broken_bundle_is_a_no_with_reasons(apportion: Call, bundle: Path) -> 
     assert apportion("explain", bundle)[0] == 2
 
 
+def test_an_archive_is_explained_as_its_directory_is(apportion: Call, run: FinishedRun, tmp_path: Path) -> None:
+    run.publish(tmp_path / "published", as_zip=True)
+    whole = as_json(apportion("explain", tmp_path / "published", "--json"))
+    assert as_json(apportion("explain", tmp_path / "published.zip", "--json")) == whole
+
+
 def test_a_run_directory_is_told_from_a_broken_bundle(apportion: Call, run: FinishedRun, bundle: Path) -> None:
     code, out, _ = apportion("verify", run.directory)
     assert code == 1

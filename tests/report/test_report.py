@@ -14,6 +14,7 @@ import pytest
 from conftest import tiny_data, tiny_plan, train
 
 import apportion as ap
+from apportion.errors import RunError
 from apportion.report.write import write_comparison, write_report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -42,6 +43,13 @@ def test_the_page_shows_every_section(runs: list[Path]) -> None:
         "Held-out loss", "Plan", "environment", "Do not publish this page", "gaussian", "4 of 4 slots used",
     ):  # fmt: skip
         assert expected in text
+
+
+def test_a_page_is_not_written_into_a_bundle(bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="bundle"):
+        write_report(bundle)
+    assert write_report(bundle, tmp_path / "page.html").is_file()
+    assert ap.verify(bundle).verified
 
 
 def test_the_page_is_self_contained(runs: list[Path], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import typer
 from apportion import ledger
 from apportion.accounting import interpretation
 from apportion.accounting.interpretation import Profile
+from apportion.bundle import read
 from apportion.bundle import verify as bundles
 from apportion.bundle.files import LEDGER
 from apportion.certificate import certify
@@ -19,7 +20,8 @@ from apportion.errors import BundleError, InvalidArgument, UnpricedEvent
 
 def explain(
     bundle: Annotated[
-        Path | None, typer.Argument(help="A bundle to explain instead of --epsilon and --delta.", show_default=False)
+        Path | None,
+        typer.Argument(help="A bundle (or its .zip) to explain instead of --epsilon and --delta.", show_default=False),
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="ε of a guarantee.", show_default=False)] = None,
     delta: Annotated[float | None, typer.Option(help="δ of a guarantee.", show_default=False)] = None,
@@ -52,7 +54,8 @@ def _read(bundle: Path | None, epsilon: float | None, delta: float | None) -> tu
     result = bundles.verify(bundle)
     if not result.verified:
         raise BundleError(f"{bundle} does not verify, so there is nothing to explain:\n" + "\n".join(result.problems))
-    certificate = certify(ledger.read(bundle / LEDGER))
+    with read.opened(bundle) as source, source.open(LEDGER) as file:
+        certificate = certify(ledger.parse(file.read()))
     try:
         event = certificate.ledger.certified_event
     except UnpricedEvent:  # adaptive noise: only the cap holds

@@ -9,9 +9,10 @@ from typing import Any
 from apportion import durable
 from apportion._version import VERSION
 from apportion.accounting.interpretation import FALSE_POSITIVE_RATES
+from apportion.bundle.files import MANIFEST
 from apportion.bundle.pictures import FALSE_POSITIVES, TRUE_POSITIVES, attacker_curves
 from apportion.drawing import Series, chart
-from apportion.errors import InvalidArgument
+from apportion.errors import InvalidArgument, RunError
 from apportion.report import page
 from apportion.report.look import Look, event_counts, look
 
@@ -21,6 +22,8 @@ _INTERNAL = "Internal: computed from private data without noise. Do not publish 
 
 def write_report(run: Path, to: Path | None = None) -> Path:
     """The page of one run, into its own (private) directory unless said otherwise."""
+    if to is None and (run / MANIFEST).exists():
+        raise RunError(f"{run} is a bundle, which a page in it would spoil: draw the run directory, or say --out FILE")
     target = to or run / PAGE
     durable.replace_file(target, one_run(look(run)).encode())
     return target
