@@ -90,6 +90,20 @@ def test_the_tail_is_normal_far_beyond_the_rectangles() -> None:
     assert abs(float(np.sign(drawn).mean())) < ERRORS / math.sqrt(len(drawn))
 
 
+@pytest.mark.parametrize("t", [4.4, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0])
+def test_chosen_words_give_every_value_of_the_tail_with_its_own_weight(t: float) -> None:
+    """e^(−edge(x − edge)) is the share of words that go beyond x; of those at x, e^(−(x − edge)²/2) are kept."""
+    edge = float(bell.widths()[0])
+    place, kept = math.exp(-edge * (t - edge)), math.exp(-((t - edge) ** 2) / 2)
+    last = [2**64 - 2, 2**64 - 1]  # the last box is the tail; the last bit is the sign
+    for first, sign in zip(last, (1, -1), strict=True):
+        for share, found in ((kept * (1 - 1e-6), 1), (kept * (1 + 1e-6), 0)):
+            words = [[first], [int(place * 2**64)], [min(int(share * 2**64), 2**64 - 1)]]
+            values = bell.outside(np.array(words, np.uint64))
+            assert len(values) == found
+            assert values == pytest.approx([sign * t] * found, rel=1e-9)
+
+
 def test_the_tail_is_reached_by_53_bits() -> None:
     """The smallest uniform gives the outermost point, whose probability no run can notice."""
     words = np.array([[2**64 - 1], [0], [0]], np.uint64)
