@@ -190,6 +190,24 @@ def test_a_person_with_a_bad_record_adds_nothing_and_changes_nobody_else():
     torch.testing.assert_close(flat(found.sums), flat(expected.sums), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("gradient", GRADIENTS)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("layer", [nn.Linear(4, 3), nn.Sequential(nn.Unflatten(1, (2, 2)), nn.Linear(2, 3))])
+@pytest.mark.parametrize("huge", [1e14, 1e16, 1e25, 1e36, 2e38, 1e39, 1e42])
+def test_whether_a_huge_gradient_counts_as_infinite_does_not_depend_on_where_its_batch_is_split(
+    layer, mode, gradient, huge
+):
+    """Else one person more, which moves where a batch is split, could take another one's whole gradient away."""
+    inputs = torch.rand(5, 4) + 0.5
+    inputs[1] *= 1e18
+    targets = torch.ones(5)
+    targets[1] *= huge / 1e18  # the product is beyond float32 for the largest ones, the factors are not
+    clipping = clipping_of(mode, layer)
+    whole = summed(layer, inputs, targets, [1, 3, 1], 0.7, clipping, gradient)
+    split = summed(layer, inputs, targets, [1, 3, 1], 0.7, clipping, gradient, splits=(2, 3))
+    assert math.sqrt(sum(float((whole.sums[n] - split.sums[n]).double().square().sum()) for n in whole.sums)) < 1e-5
+
+
 def test_memory_is_bounded_by_a_few_records_at_a_time(monkeypatch):
     torch.manual_seed(5)
     model = ALL["deep"][0]().double()

@@ -2,7 +2,9 @@
 
 Units whose records have all come at once are clipped like examples, from regrouped pieces. For a unit that a split of the
 batch cuts in two, and for layers without a rule, per-record gradients are built a few at a time and added up in float64;
-such a unit is clipped when its last record has come.
+such a unit is clipped when its last record has come. So is, one by one, a unit whose gradient is so large that numbers of
+the model's own precision may overflow: whether it counts as infinite must not depend on where a batch is split, which is
+a matter of how many others there are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,8 +19,8 @@ from apportion.errors import RunError
 from apportion.training.clipping import ClippedSum, PerExampleGradients, clip_and_sum
 from apportion.training.gradients.by_layer import clip_pieces
 from apportion.training.gradients.pieces import Piece, in_chunks
-from apportion.training.gradients.regrouping import can_regroup, groups_of, regrouped
-from apportion.training.gradients.summation import ROWS_AT_ONCE, coarsest, instantiated
+from apportion.training.gradients.regrouping import Group, can_regroup, groups_of, regrouped
+from apportion.training.gradients.summation import ROWS_AT_ONCE, TRUSTED_UP_TO, coarsest, instantiated
 
 
 class UnitSums:
@@ -38,6 +40,7 @@ class UnitSums:
         averaged: bool,
     ) -> None:
         self._parameters, self._clip, self._clipping, self._averaged = parameters, clip, clipping, averaged
+        self._dtype = coarsest([parameter.dtype for parameter in parameters.values()])
         self._sizes = torch.as_tensor(np.asarray(sizes, dtype=np.int64))
         self._owners = torch.repeat_interleave(torch.arange(len(self._sizes)), self._sizes)
         self._ends = torch.cumsum(self._sizes, 0)
@@ -79,9 +82,28 @@ class UnitSums:
         device = next(iter(self._parameters.values())).device
         some = sizes > 0
         for group in groups_of(starts[some].to(device), sizes[some].to(device), self._averaged):
-            own = [regrouped(piece, group) for piece in pieces]
-            self._include(clip_pieces(own, self._parameters, len(group), self._clip, self._clipping))
+            clipped = self._clipped_group(pieces, group)
+            trusted = clipped.norms < TRUSTED_UP_TO[self._dtype]  # NaN is not
+            if bool(trusted.all()):
+                self._include(clipped)
+                continue
+            if bool(trusted.any()):
+                self._include(self._clipped_group(pieces, group.only(trusted)))
+            for places, present in zip(*(own[~trusted] for own in (group.places, group.present)), strict=True):
+                self._add_alone(pieces, places[present].cpu(), int(self._owners[start + int(places[0])]))
         self._seen = int(self._ends[stop - 1])
+
+    def _clipped_group(self, pieces: Sequence[Piece], group: Group) -> ClippedSum:
+        own = [regrouped(piece, group) for piece in pieces]
+        return clip_pieces(own, self._parameters, len(group), self._clip, self._clipping)
+
+    def _add_alone(self, pieces: Sequence[Piece], rows: Tensor, unit: int) -> None:
+        """One unit, whose records are in these rows, as if it had been cut."""
+        sums = {name: p.new_zeros((1, *p.shape), dtype=torch.float64) for name, p in self._parameters.items()}
+        for some in in_chunks(rows, self.at_once):
+            for name, gradients in instantiated(pieces, some).items():
+                sums[name] += gradients.sum(0)
+        self._clip_units(sums, unit, 1)
 
     def add(self, gradients: Mapping[str, Tensor], records: int) -> None:
         """The next records, (records, *shape) for every parameter that they touch."""
@@ -118,8 +140,7 @@ class UnitSums:
         self._total = some if self._total is None else self._total.plus(some)
 
     def _clipped(self, sums: Mapping[str, Tensor]) -> ClippedSum:
-        dtype = coarsest([parameter.dtype for parameter in self._parameters.values()])
-        return clip_and_sum(PerExampleGradients(gradients=sums), self._clip, self._clipping, dtype)
+        return clip_and_sum(PerExampleGradients(gradients=sums), self._clip, self._clipping, self._dtype)
 
     def result(self) -> ClippedSum:
         if self._seen != len(self._owners):

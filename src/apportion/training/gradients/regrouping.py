@@ -31,6 +31,10 @@ class Group:
     def __len__(self) -> int:
         return len(self.places)
 
+    def only(self, chosen: Tensor) -> "Group":
+        """Those units for which `chosen` (units,) is true."""
+        return Group(self.places[chosen], self.present[chosen], self.weights[chosen])
+
     def padded(self, rows: Tensor) -> Tensor:
         """(records, …) → (units, most records, …). By replacement, because 0 × NaN is NaN."""
         absent = ~self.present
