@@ -1,7 +1,7 @@
 """All experiments, in the order of the page."""
 
 from apportion.errors import InvalidArgument
-from experiments import accountings, cancer, mnist_tables
+from experiments import accountings, cancer, mnist_tables, sweeps
 from experiments.accounting import (
     batches,
     conjectured_bound,
@@ -26,6 +26,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     mnist_tables.AS_WORDED,
     mnist_tables.HONEST,
     accountings.EXPERIMENT,
+    sweeps.EXPERIMENT,
 )
 
 

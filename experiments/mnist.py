@@ -1,8 +1,9 @@
 """MNIST through the whole system: private PCA, one hidden layer, the paper's schedules at one budget."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -55,12 +56,16 @@ def rows(noise: Noise, trials: int, quick: bool) -> Sequence[Row]:
     return [*first, Row(settings=non_private), *last]
 
 
-def model() -> "torch.nn.Module":
-    from torch.nn import Linear, ReLU, Sequential
+def model(hidden: int = HIDDEN, layers: int = 1) -> "torch.nn.Module":
+    from torch.nn import Linear, Module, ReLU, Sequential
 
     from apportion.training import Projection
 
-    return Sequential(Projection(784, DIMENSIONS), Linear(DIMENSIONS, HIDDEN), ReLU(), Linear(HIDDEN, 10))
+    widths = [DIMENSIONS, *[hidden] * layers]
+    inner: list[Module] = []
+    for inwards, outwards in pairwise(widths):
+        inner += [Linear(inwards, outwards), ReLU()]
+    return Sequential(Projection(784, DIMENSIONS), *inner, Linear(hidden, 10))
 
 
 def plan_of(settings: Settings, examples: int) -> Plan:
@@ -96,24 +101,35 @@ def data() -> tuple[Dataset, Dataset]:
 
 
 def compute(settings: Settings, scratch: Path) -> Result:
-    training, testing = data()
-    everything = tensors(training.inputs[: settings["records"]], training.targets[: settings["records"]])
-    held = (
-        settings["records"] // 12 if settings.get("schedule") == "validation" and settings["kind"] == "private" else 0
-    )
+    steered = settings.get("schedule") == "validation" and settings["kind"] == "private"
+    held = settings["records"] // 12 if steered else 0
+    return fit(settings, scratch, plan_of=plan_of, network=model(), held=held, learning_rate=LEARNING_RATE)
+
+
+def fit(
+    settings: Settings,
+    scratch: Path,
+    *,
+    plan_of: Callable[[Settings, int], Plan],
+    network: "torch.nn.Module",
+    held: int,
+    **training: Any,
+) -> Result:
+    """Train on all records but the last `held`, which are declared public, and watch from outside."""
+    own, testing = data()
+    everything = tensors(own.inputs[: settings["records"]], own.targets[: settings["records"]])
     split = settings["records"] - held
     private = (everything[0][:split], everything[1][:split])
     public = (everything[0][split:], everything[1][split:]) if held else None
     test = tensors(testing.inputs, testing.targets)
-    network = model()
     result = train(
         network,
         private,
         plan_of(settings, split),
-        learning_rate=LEARNING_RATE,
         out=scratch / "run",
         watched={"train": (private[0][:WATCHED], private[1][:WATCHED]), "test": test},
         public=public,
         frozen=1,
+        **training,
     )
     return {**result, "train_all": accuracy(network, private), "examples": split}

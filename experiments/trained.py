@@ -55,11 +55,12 @@ def train(
     watched: Mapping[str, Data],
     public: Data | None = None,
     frozen: int = 0,
+    **steering: Any,
 ) -> Result:
     """Accuracy on each of `watched` after each epoch (nothing depends on it), and what the ledger says was spent.
 
     `public` is what an adaptive plan is steered by. The first `frozen` layers do not change: what is watched passes them
-    once.
+    once. `steering` is as in `start`.
     """
     import torch
 
@@ -74,6 +75,7 @@ def train(
         loss=torch.nn.functional.cross_entropy,
         out=out,
         **({} if public is None else {"validation": Public(public)}),
+        **steering,
     ) as run:
         head, rest = (model[:frozen], model[frozen:]) if frozen else (torch.nn.Identity(), model)
         with torch.no_grad():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from apportion import canonical
-from experiments import accountings, catalogue, kept, mnist, page, paper, running
+from experiments import accountings, catalogue, kept, mnist, page, paper, running, sweeps
 from experiments.__main__ import main
 from experiments.experiment import Experiment, Record, Report, Result, Row, Settings, Table
 
@@ -176,3 +176,18 @@ def test_no_committed_run_spent_more_than_is_certified(name: str) -> None:
     for record in committed(name):
         if "rho" in record.settings:
             assert record.result["rho"] <= record.result["rho_certified"] * (1 + 1e-9)
+
+
+def test_in_the_sweeps_noise_that_falls_faster_ends_sooner_and_a_fixed_time_spends_the_budget_exactly() -> None:
+    plans = [sweeps.plan_of(sweeps.settings_of(sweeps.DECAY, value), 60_000) for value in sweeps.VALUES[sweeps.DECAY]]
+    assert [plan.epochs for plan in plans] == sorted({plan.epochs for plan in plans}, reverse=True)
+    for name in ("uniform", "time", "step", "exponential", "polynomial"):
+        plan = sweeps.plan_of(sweeps.settings_of(sweeps.TIME, 30, name), 60_000)
+        assert plan.epochs == 30
+        assert plan.rho == pytest.approx(paper.RHO + 1 / 512, rel=1e-6)
+
+
+def test_every_sweep_has_at_most_six_values_and_its_rows_are_all_different() -> None:
+    assert max(map(len, sweeps.VALUES.values())) <= 6
+    keys = [canonical.dumps(row.settings) for row in sweeps.rows(False)]
+    assert len(set(keys)) == len(keys)
