@@ -30,9 +30,9 @@ def sync_file(path: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Create `path`, which must not exist."""
+    """Create `path`, which must not exist, for its owner alone: what it will hold is private."""
     try:
-        path.mkdir(parents=True)
+        path.mkdir(mode=0o700, parents=True)
         sync_directory(path.parent)
     except FileExistsError:
         raise RunError(f"{path} exists already; choose another directory, or resume the run in it") from None

@@ -211,6 +211,13 @@ def test_resuming_with_another_plan_is_refused(tmp_path: Path) -> None:
         train(tmp_path / "run", tiny_plan(clip=2.0), resume=True)
 
 
+def test_a_run_directory_is_for_its_owner_alone_and_a_bundle_for_everybody(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", tiny_plan())
+    run.publish(tmp_path / "bundle")
+    assert (tmp_path / "run").stat().st_mode & 0o077 == 0
+    assert (tmp_path / "bundle").stat().st_mode & 0o055 == 0o055
+
+
 def test_an_existing_directory_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     with pytest.raises(RunError, match="exists already"):
