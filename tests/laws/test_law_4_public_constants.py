@@ -14,13 +14,9 @@ from apportion.randomness import RandomStream
 from apportion.training import step
 
 
-def test_law_4_the_divisor_is_the_nominal_batch_size(monkeypatch: Any) -> None:
-    """Without noise, a batch of any size is divided by the same number."""
-
-    def no_noise(clipped: Any, sigma: float, stream: Any, noise: Any, **options: Any) -> Any:
-        return step.PrivateGradient(sums=clipped.sums, sigma=sigma)
-
-    monkeypatch.setattr(step, "add_noise", no_noise)
+@pytest.mark.parametrize(("noise", "sigma"), [("float", 1e-9), ("grid", 1e-6)])
+def test_law_4_the_divisor_is_the_nominal_batch_size(noise: Any, sigma: float) -> None:
+    """With hardly any noise, a batch of any size is seen to be divided by the same number."""
     x, y = tiny_data(8)
     for size in (1, 3, 8):
         model = tiny_model()
@@ -29,7 +25,7 @@ def test_law_4_the_divisor_is_the_nominal_batch_size(monkeypatch: Any) -> None:
         clipped = step.clipped_sum(model, torch.nn.functional.cross_entropy, x[:size], y[:size], clip=0.5)
         step.private_step(
             model, torch.nn.functional.cross_entropy, optimizer, x[:size], y[:size],
-            clip=0.5, sigma=1.0, nominal_batch_size=20.0, stream=RandomStream(),
+            clip=0.5, sigma=sigma, nominal_batch_size=20.0, stream=RandomStream(), noise=noise,
         )  # fmt: skip
         torch.testing.assert_close(before - model[0].weight, (clipped.sums["0.weight"] / 20.0).float())
 

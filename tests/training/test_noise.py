@@ -2,10 +2,12 @@
 
 import math
 from itertools import combinations
+from typing import Any
 
 import pytest
 import torch
 
+from apportion.plan import Noise
 from apportion.randomness import RandomStream
 from apportion.training.clipping import ClippedSum
 from apportion.training.noise import _PIECE, add_noise
@@ -63,3 +65,41 @@ def test_noise_in_place_is_the_same_noise(dtype: torch.dtype) -> None:
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert all(bool((total == 1).all()) for total in kept.values())
     assert used["large"].data_ptr() == second["large"].data_ptr()
+
+
+@pytest.mark.parametrize("kind", ["float", "grid"])
+@pytest.mark.parametrize("given", [torch.float32, torch.float64])
+def test_what_is_divided_and_rounded_is_the_noisy_sum(given: torch.dtype, kind: Noise) -> None:
+    """Both are post-processing: the noise is that of a release without them, in sums of every size and layout."""
+    views = torch.ones(10, dtype=torch.float64)
+    sums = {"large": torch.ones(3, _PIECE, dtype=given), "a": views[:6].view(2, 3), "b": views[6:]}
+
+    def noisy(**options: Any) -> dict[str, torch.Tensor]:
+        clipped = ClippedSum(
+            sums={name: total.clone() for name, total in sums.items()}, norms=torch.zeros(1), bound=2.0
+        )
+        return dict(add_noise(clipped, 3.0, RandomStream(seeded_for_research_only=1), kind, **options).sums)
+
+    plain, divided = noisy(), noisy(divisor=7.0, dtype=torch.float32, overwrite=True)
+    for name, total in plain.items():
+        assert divided[name].dtype == torch.float32
+        torch.testing.assert_close(divided[name].double(), total.double() / 7, rtol=3e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("parts", [(6, 4), (4, 6), (6,), (6, 2, 2)], ids=str)
+def test_sums_that_are_one_tensor_get_the_noise_that_they_get_apart(parts: tuple[int, ...]) -> None:
+    """In whatever order, and whether or not they are all of it; what nobody asked to overwrite stays as it is."""
+
+    def noisy(overwrite: bool, apart: bool) -> list[torch.Tensor]:
+        views = torch.arange(10.0, dtype=torch.float64)
+        pieces = {6: views[:6].view(2, 3), 4: views[6:], 2: views[8:]}
+        sums = {str(i): pieces[size].clone() if apart else pieces[size] for i, size in enumerate(parts)}
+        clipped = ClippedSum(sums=sums, norms=torch.zeros(1), bound=2.0)
+        found = add_noise(clipped, 3.0, RandomStream(seeded_for_research_only=1), overwrite=overwrite).sums
+        assert overwrite or torch.equal(views, torch.arange(10.0, dtype=torch.float64))
+        return list(found.values())
+
+    expected = noisy(overwrite=False, apart=True)
+    for overwrite in (False, True):
+        found = noisy(overwrite=overwrite, apart=False)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

@@ -77,7 +77,8 @@ def test_no_noise_and_a_huge_clip_is_ordinary_sgd() -> None:
     for start in range(0, 60, 20):
         batch_x, batch_y = x[start : start + 20], y[start : start + 20]
         clipped = clipped_sum(private, cross_entropy, batch_x, batch_y, clip=1e9)
-        update(private, first, PrivateGradient(sums=clipped.sums, sigma=0.0), 20)
+        means = {name: total / 20 for name, total in clipped.sums.items()}
+        update(private, first, PrivateGradient(sums=means, sigma=0.0))
         second.zero_grad()
         cross_entropy(ordinary(batch_x), batch_y).backward()
         second.step()

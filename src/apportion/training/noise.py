@@ -1,6 +1,6 @@
 """Gaussian noise on a clipped sum: the step from private to public."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,26 +15,36 @@ from apportion.training.grid import noisy_sums_on_grid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateGradient:
-    """Public: noisy sums, parameter name → tensor. The optimizer takes nothing else."""
+    """Public: noisy sums, or means, parameter name → tensor. The optimizer takes nothing else."""
 
     sums: Mapping[str, Tensor]
     sigma: float
 
 
 def add_noise(
-    clipped: ClippedSum, sigma: float, stream: RandomStream, kind: Noise = "float", *, overwrite: bool = False
+    clipped: ClippedSum,
+    sigma: float,
+    stream: RandomStream,
+    kind: Noise = "float",
+    *,
+    divisor: float = 1.0,
+    dtype: torch.dtype | None = None,
+    overwrite: bool = False,
 ) -> PrivateGradient:
     """Independent N(0, (σ · scale)²) on every coordinate, `scale` being the bound or, per layer, the parameter's own.
 
-    With `kind` "grid", see `grid`. With `overwrite`, large sums become noisy where they are, which saves a copy as large
-    as the model; the clipped sum is then used up.
+    With `kind` "grid", see `grid`. The noisy sums are divided by `divisor`, a public number, and rounded to `dtype`, if
+    they are to have one. With `overwrite`, sums become noisy where they are, if they can, which saves a copy as large as
+    the model; the clipped sum is then used up.
 
     Guarantees: one Gaussian release with noise multiplier σ, because the sum's L2 sensitivity is at most 1, rounding
-    included, once every parameter is divided by its scale. The sum and the noise are added in float64; later rounding is
-    post-processing.
+    included, once every parameter is divided by its scale. The sum and the noise are added in float64; division and later
+    rounding are post-processing.
     """
     if kind == "grid":
-        return PrivateGradient(sums=noisy_sums_on_grid(clipped, sigma, stream), sigma=sigma)
+        exact = noisy_sums_on_grid(clipped, sigma, stream)
+        rounded = {name: (total / divisor).to(dtype or total.dtype) for name, total in exact.items()}
+        return PrivateGradient(sums=rounded, sigma=sigma)
     _checks.positive("sigma", sigma)
     noisy = dict(clipped.sums)
     small: dict[float, list[str]] = {}  # the noise's standard deviation → parameters
@@ -42,24 +52,41 @@ def add_noise(
         if total.numel() < _PIECE:
             small.setdefault(sigma * clipped.scale(name), []).append(name)
         else:
-            noisy[name] = _noisy(total, sigma * clipped.scale(name), stream, overwrite)
+            noisy[name] = _noisy(total, sigma * clipped.scale(name), stream, divisor, dtype or total.dtype, overwrite)
     for scale, names in small.items():  # in one go: a nearly empty piece of noise takes as many calls as a full one
-        together = torch.cat([noisy[name].reshape(-1).cpu().double() for name in names])
+        totals = [noisy[name] for name in names]
+        together = _end_to_end(totals, overwrite)
         stream.add_normals(together.numpy(), scale)
-        for name, piece in zip(names, torch.split(together, [noisy[name].numel() for name in names]), strict=True):
-            noisy[name] = piece.view(noisy[name].shape).to(noisy[name].device)
+        means = together.div_(divisor).to(dtype or together.dtype).split_with_sizes([t.numel() for t in totals])
+        for name, total, mean in zip(names, totals, means, strict=True):
+            noisy[name] = mean.view(total.shape).to(total.device)
     return PrivateGradient(sums=noisy, sigma=sigma)
 
 
-def _noisy(total: Tensor, scale: float, stream: RandomStream, overwrite: bool) -> Tensor:
-    """The total with noise, in its own precision; a piece at a time, so that float64 stays in the cache."""
+def _end_to_end(totals: Sequence[Tensor], overwrite: bool) -> Tensor:
+    """One long vector of them in float64: the one that they are views of, if it may be overwritten, or else a copy."""
+    whole, end = totals[0]._base, 0
+    for total in totals:
+        if total._base is not whole or total.storage_offset() != end or not total.is_contiguous():
+            break
+        end += total.numel()
+    else:
+        if overwrite and whole is not None and whole.is_cpu and whole.dtype == torch.float64 and whole.shape == (end,):
+            return whole
+    return torch.cat([total.reshape(-1).cpu().double() for total in totals])
+
+
+def _noisy(
+    total: Tensor, scale: float, stream: RandomStream, divisor: float, dtype: torch.dtype, overwrite: bool
+) -> Tensor:
+    """The total with noise; a piece at a time, so that float64 stays in the cache."""
     flat = total.reshape(-1).cpu()
-    noisy = flat if overwrite else torch.empty_like(flat)
+    noisy = flat if overwrite and dtype == flat.dtype else torch.empty_like(flat, dtype=dtype)
     sums = torch.empty(min(len(flat), _PIECE), dtype=torch.float64)
-    for start in range(0, len(flat), _PIECE):
-        piece = sums[: len(flat) - start].copy_(flat[start : start + _PIECE])
+    for given, found in zip(torch.split(flat, _PIECE), torch.split(noisy, _PIECE), strict=True):
+        piece = sums[: len(given)].copy_(given)
         stream.add_normals(piece.numpy(), scale)
-        noisy[start : start + _PIECE] = piece
+        found.copy_(piece.div_(divisor))
     return noisy.view(total.shape).to(total.device)
 
 

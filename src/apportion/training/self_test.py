@@ -189,7 +189,7 @@ def _update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, clipped: C
     if plain_step is None:
         return []
     before = {name: tensor.detach().clone() for name, tensor in _all_state(model)}
-    step.assign(model, step.add_noise(clipped, _SIGMA, RandomStream()), nominal_batch_size=1.0)
+    step.assign(model, step.add_noise(clipped, _SIGMA, RandomStream()))
     missing = [name for name, parameter in trainable(model).items() if parameter.grad is None]
     reasons = [f"parameter {name} is not reached by the private gradient" for name in missing]
     plain_step(optimizer)

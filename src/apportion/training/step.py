@@ -83,9 +83,12 @@ def step_in_parts(
         clipped = clipped_sum_of_units(
             model, loss, parts, units.sizes, clip=clip, clipping=clipping, averaged=units.averaged
         )
+    dtypes = {parameter.dtype for parameter in trainable(model).values()}
     if nominal_batch_size > NO_SLACK_UP_TO:
-        clipped = clipped.for_batches_of(nominal_batch_size, coarsest([p.dtype for p in trainable(model).values()]))
-    update(model, optimizer, add_noise(clipped, sigma, stream, noise, overwrite=True), nominal_batch_size)
+        clipped = clipped.for_batches_of(nominal_batch_size, coarsest(dtypes))
+    dtype = dtypes.pop() if len(dtypes) == 1 else None
+    gradient = add_noise(clipped, sigma, stream, noise, divisor=nominal_batch_size, dtype=dtype, overwrite=True)
+    update(model, optimizer, gradient)
     return replace(clipped, sums={})
 
 
@@ -105,15 +108,13 @@ def sum_over_parts(
     return total
 
 
-def update(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, gradient: PrivateGradient, nominal_batch_size: float
-) -> None:
-    """Hand the private gradient to the optimizer as if it were the ordinary mean gradient; it is used up.
+def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, gradient: PrivateGradient) -> None:
+    """Hand the private gradient to the optimizer as if it were the ordinary mean gradient.
 
     Gradients left behind by anybody else are dropped first: the optimizer must see nothing but this one.
     """
     _drop_gradients(optimizer)
-    assign(model, gradient, nominal_batch_size)
+    assign(model, gradient)
     optimizer.step()
     _drop_gradients(optimizer)
 
@@ -124,13 +125,9 @@ def _drop_gradients(optimizer: torch.optim.Optimizer) -> None:
             parameter.grad = None
 
 
-def assign(model: torch.nn.Module, gradient: PrivateGradient, nominal_batch_size: float) -> None:
-    """The noisy sums become the parameters' gradients, divided where they are: a copy would be as large as the model."""
-    parameters = trainable(model)
-    sums = [gradient.sums[name] for name in parameters]
-    torch._foreach_div_(sums, nominal_batch_size)
-    for parameter, total in zip(parameters.values(), sums, strict=True):
-        parameter.grad = total.to(parameter.dtype)
+def assign(model: torch.nn.Module, gradient: PrivateGradient) -> None:
+    for name, parameter in trainable(model).items():
+        parameter.grad = gradient.sums[name].to(parameter.dtype)
 
 
 def ordinary_step(

@@ -42,7 +42,7 @@ class PrivateData(Records):
 
     def batch(self, indices: Indices) -> Part:
         chosen = torch.from_numpy(indices).to(self.inputs.device)
-        return self.inputs[chosen], self.targets[chosen]
+        return self.inputs.index_select(0, chosen), self.targets.index_select(0, chosen)  # quicker than by [chosen]
 
     def epoch(self, batches: Iterable[Indices], at_once: int | None) -> Iterator[Iterable[Part]]:
         for indices in batches:

@@ -73,15 +73,46 @@ def test_joined_and_separate_layers_agree(monkeypatch):
 
 
 def test_large_layers_and_single_ones_are_not_joined():
-    def layer(examples, inwards, outwards, dtype=torch.float32):
+    def layer(examples, inwards, outwards):
         weight = Part(f"{inwards}-{outwards}", torch.Size((outwards, inwards)))
-        inputs, gradient = torch.randn(examples, inwards, dtype=dtype), torch.randn(examples, outwards, dtype=dtype)
-        return VectorProducts(weight, None, inputs, gradient)
+        return VectorProducts(weight, None, torch.randn(examples, inwards), torch.randn(examples, outwards))
 
     small, other, wide, long = layer(10, 3, 4), layer(10, 4, 5), layer(10, 90, 90), layer(10_000, 4, 5)
     assert side_by_side([small]) == [small]
     assert side_by_side([small, long]) == [small, long]
     assert side_by_side([small, wide]) == [small, wide]  # their product would be mostly of no use
-    assert side_by_side([small, layer(10, 4, 5, torch.float64)])[0] is small
     assert [type(piece) for piece in side_by_side([long, small, other])] == [VectorProducts, NarrowProducts]
     assert side_by_side([]) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_squares_that_vanish_are_made_up_for(dtype):
+    """A tiny input next to an enormous gradient, and the other way round: the norm is never below the true one."""
+    tiny, enormous = (1e-23, 1e14) if dtype == torch.float32 else (1e-165, 1e144)
+
+    def layer(name, of_inputs, of_gradient):
+        inputs, gradient = torch.full((2, 3), of_inputs, dtype=dtype), torch.full((2, 4), of_gradient, dtype=dtype)
+        return VectorProducts(Part(name, torch.Size((4, 3))), None, inputs, gradient)
+
+    joined = NarrowProducts([layer("a", tiny, enormous), layer("b", enormous, tiny)])
+    true = (2 * 12) ** 0.5 * tiny * enormous
+    assert bool((joined.norms()[0][0] >= true * (1 - 1e-6)).all())
+
+
+def test_rows_that_are_left_out_do_not_spread(joined):
+    """An example whose gradient is not finite adds nothing, and changes no other."""
+    x, y = torch.randn(9, 4), torch.randint(0, 3, (9,))
+    model = mlp()
+    expected = prepare(model, cross_entropy)(x[1:], y[1:], 0.3)
+    x[0, 1] = float("nan")
+    found = prepare(model, cross_entropy)(x, y, 0.3)
+    assert (flat(found.sums) - flat(expected.sums)).norm() <= 1e-6 * flat(expected.sums).norm()
+    assert joined
+
+
+def test_the_sums_are_one_tensor_in_the_order_of_the_parameters():
+    """So that noise reaches all of them at once: see `add_noise`."""
+    sums = list(prepare(mlp(), cross_entropy)(torch.randn(9, 4), torch.randint(0, 3, (9,)), 0.3).sums.values())
+    whole = sums[0]._base
+    assert all(total._base is whole for total in sums)
+    assert torch.equal(torch.cat([total.flatten() for total in sums]), whole)

@@ -16,14 +16,23 @@ from torch import Tensor
 
 from apportion.clipping import FLAT, Clipping
 from apportion.training.clipping import ClippedSum
+from apportion.training.gradients import per_example
 from apportion.training.gradients.by_unit import UnitSums
-from apportion.training.gradients.per_example import per_example_gradients, trainable
+from apportion.training.gradients.per_example import per_example_gradients
 from apportion.training.gradients.prepared import Preparation, Prepared
 
 __all__ = ["Prepared", "clipped_sum", "clipped_sum_of_units", "per_example_gradients", "prepare", "trainable"]
 
 # So that a loop over `clipped_sum` is as quick as one over `prepare`; an entry goes when its model goes.
 _PREPARATIONS: WeakKeyDictionary[torch.nn.Module, Preparation] = WeakKeyDictionary()
+
+
+def trainable(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """The parameters that training may change, each once (tied weights under their first name)."""
+    preparation = _PREPARATIONS.get(model)
+    if preparation is not None and preparation.fits(model):  # quicker than to walk through the model
+        return dict(preparation.parameters)
+    return per_example.trainable(model)
 
 
 def prepare(model: torch.nn.Module, loss: Callable[..., Tensor]) -> Prepared:

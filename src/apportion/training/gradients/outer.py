@@ -44,8 +44,8 @@ class VectorProducts:
         of_bias = [] if self.bias is None else [of_gradient]
         if self.weight is None:
             return of_bias, None
-        lost = [_lost_below(tensor) for tensor in (self.gradient, self.inputs)]
-        return [(of_gradient + lost[0]) * (row_norms(self.inputs) + lost[1]), *of_bias], None
+        of_inputs = row_norms(self.inputs).add_(_lost_below(self.inputs))
+        return [of_inputs.mul_(of_gradient + _lost_below(self.gradient)), *of_bias], None
 
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
         """One matrix product, the smaller tensor scaled. If that is the inputs, the factors become one more column of
@@ -78,7 +78,7 @@ class VectorProducts:
 def _lost_below(rows: Tensor) -> float:
     """At most so much of an example's norm is missing because squares vanished. Next to an enormous other factor it is
     what the gradient's norm consists of."""
-    return math.sqrt(rows[0:1].numel() * torch.finfo(rows.dtype).tiny)
+    return math.sqrt(rows.shape[1:].numel() * torch.finfo(rows.dtype).tiny)
 
 
 Unpack = Callable[[Tensor], Tensor]

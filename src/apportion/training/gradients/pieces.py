@@ -11,7 +11,7 @@ Norms and sums agree to rounding in the layer's own precision: either both read 
 gradient is a single outer product, whose norm is a product of norms, or the floor tells where they might disagree.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -99,19 +99,19 @@ def row_norms(rows: Tensor) -> Tensor:
         return norms
     even = width - width % BLOCK
     norms = row_norms(torch.linalg.vector_norm(flat[:, :even].reshape(len(flat), -1, BLOCK), dim=2))
-    return norms if even == width else overall([norms, row_norms(flat[:, even:])])
+    return norms if even == width else overall([norms, row_norms(flat[:, even:])]).to(norms.dtype)
 
 
 def row_squares(rows: Tensor) -> Tensor:
     return row_norms(rows).square_()
 
 
-def overall(norms: Sequence[Tensor]) -> Tensor:
-    """Norms of parts of a vector → norm of the vector, example by example."""
+def overall(norms: list[Tensor]) -> Tensor:
+    """Norms of parts of a vector → norm of the vector, example by example, in float64."""
     if len(norms) == 1:
-        return norms[0]
+        return norms[0].double()
     # `vector_norm` along the first axis is several times slower than this.
-    return torch.stack(list(norms)).double().square_().sum(0).sqrt_().to(norms[0].dtype)
+    return torch.stack(norms).double().square_().sum(0).sqrt_()
 
 
 def weighted_rows(factors: Tensor, rows: Tensor) -> Tensor:

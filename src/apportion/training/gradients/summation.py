@@ -23,7 +23,7 @@ Guarantees (law 6). In exact arithmetic, factor × gradient has norm at most the
 Nothing above depends on realised, private quantities; the stated bound is a function of clip and dtype alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -77,7 +77,7 @@ def _not_trusted(norms: Tensor, floor: Tensor | None, clip: float, dtype: torch.
     return None if bool(trusted.all()) else (~trusted).nonzero().flatten()
 
 
-def coarsest(dtypes: Sequence[torch.dtype]) -> torch.dtype:
+def coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
     return torch.float64 if all(dtype == torch.float64 for dtype in dtypes) else torch.float32
 
 
@@ -128,10 +128,10 @@ def _norms(alone: Sequence[Piece], shared: Sequence[Piece], examples: int) -> tu
         norms.append(torch.cat([flat_norms(instantiated(shared, rows)) for rows in chunks]))
     if not norms:
         return torch.zeros(examples, dtype=torch.float64), None
-    return overall(_alike(norms)).double(), overall(_alike(floors)) if floors else None
+    return overall(_alike(norms)), overall(_alike(floors)) if floors else None
 
 
-def _alike(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+def _alike(tensors: list[Tensor]) -> list[Tensor]:
     if len({tensor.dtype for tensor in tensors}) == 1:
         return tensors
     return [tensor.double() for tensor in tensors]
