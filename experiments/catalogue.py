@@ -1,7 +1,7 @@
 """All experiments, in the order of the page."""
 
 from apportion.errors import InvalidArgument
-from experiments import accountings, cancer, mnist_tables, sweeps
+from experiments import accountings, best_mnist, cancer, mnist_tables, sweeps
 from experiments.accounting import (
     batches,
     conjectured_bound,
@@ -27,6 +27,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     mnist_tables.HONEST,
     accountings.EXPERIMENT,
     sweeps.EXPERIMENT,
+    best_mnist.EXPERIMENT,
 )
 
 

@@ -1,6 +1,7 @@
-"""Means with their extremes, one line per row, as SVG text: the paper's min–max bars."""
+"""Means with their extremes as SVG text: the paper's min–max bars, one line per row, or over a budget."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from apportion.drawing import Axis, standalone
@@ -33,3 +34,76 @@ def ranges(rows: Mapping[str, Spread], *, title: str) -> str:
             f'<circle class="line s1" cx="{mean}" cy="{y:.1f}" r="4"><title>{escape(f"{name}: {row}")}</title></circle>'
         )
     return standalone("\n".join([*parts, "</svg>"]))
+
+
+_HEIGHT, _SIDE, _FOOT = 400, 64, 46
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What trials at one place of the horizontal axis came to."""
+
+    at: float
+    spread: Spread
+
+
+def against(
+    ours: Mapping[str, Sequence[Shown]],
+    others: Mapping[str, tuple[float, float]],
+    levels: Mapping[str, float],
+    *,
+    title: str,
+    x: str,
+) -> str:
+    """Lines through our means with their min–max bars; what others print as named squares; levels as dashed lines."""
+    shown = [point for points in ours.values() for point in points]
+    ends = [value for point in shown for value in (point.spread.low, point.spread.high)]
+    heights = [*ends, *levels.values(), *(value for _, value in others.values())]
+    along = Axis.over(heights, float(_HEIGHT - _FOOT), float(_TOP), from_zero=False)
+    places = [0.0, *(point.at for point in shown), *(place for place, _ in others.values())]
+    across = Axis.over(places, float(_SIDE), float(_WIDTH - _RIGHT), from_zero=False)
+    parts = [
+        f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
+        f"<title>{escape(title)}</title>",
+        f'<rect class="paper" width="{_WIDTH}" height="{_HEIGHT}"/>',
+        f'<text class="title" x="{_SIDE}" y="20">{escape(title)}</text>',
+        f'<text x="{(across.start + across.end) / 2:.1f}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(x)}</text>',
+        *_frame(across, along),
+    ]
+    for name, level in levels.items():
+        y = along.place(level)
+        parts.append(f'<path class="line s5" stroke-dasharray="2 3" d="M{across.start} {y:.1f}H{across.end}"/>')
+        parts.append(_label(across.end - 4, y - 5, f"{name}: {short(level)}", "end"))
+    for index, (name, points) in enumerate(ours.items()):
+        parts += _with_bars(name, sorted(points, key=lambda point: point.at), f"s{index}", across, along)
+    for name, (place, value) in others.items():
+        left, top = across.place(place), along.place(value)
+        parts.append(f'<path class="line s2" d="M{left - 4:.1f} {top - 4:.1f}h8v8h-8z"/>')
+        parts.append(_label(left + 9, top + 13, f"{name}: {short(value)}", "start" if left < 0.7 * _WIDTH else "end"))
+    return standalone("\n".join([*parts, "</svg>"]))
+
+
+def _frame(across: Axis, along: Axis) -> list[str]:
+    parts = []
+    for tick in along.ticks:
+        y = along.place(tick)
+        parts.append(f'<line class="grid" x1="{across.start}" y1="{y:.1f}" x2="{across.end}" y2="{y:.1f}"/>')
+        parts.append(_label(across.start - 6, y + 4, short(tick), "end"))
+    return parts + [_label(across.place(tick), along.start + 16, f"{tick:g}", "middle") for tick in across.ticks]
+
+
+def _with_bars(name: str, points: Sequence[Shown], colour: str, across: Axis, along: Axis) -> list[str]:
+    places = [(across.place(point.at), along.place(point.spread.mean)) for point in points]
+    parts = [f'<path class="line {colour}" d="M{" L".join(f"{left:.1f} {y:.1f}" for left, y in places)}"/>']
+    for (left, y), point in zip(places, points, strict=True):
+        low, high = along.place(point.spread.low), along.place(point.spread.high)
+        parts.append(f'<path class="line {colour}" d="M{left - 4:.1f} {low:.1f}h8M{left:.1f} {low:.1f}V{high:.1f}"/>')
+        hint = escape(f"{name}, {point.at:g}: {point.spread}")
+        parts.append(f'<circle class="line {colour}" cx="{left:.1f}" cy="{y:.1f}" r="4"><title>{hint}</title></circle>')
+        parts.append(_label(left + 8, y - 7, f"{short(point.spread.mean)}", "start"))
+    parts.append(_label(places[0][0] - 8, places[0][1] + 18, name, "start"))
+    return parts
+
+
+def _label(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
