@@ -28,7 +28,7 @@ GROUPS, LEAST_DEVIATION = 27, 1e-5
 STROKES, RIDGE, KEPT = 600, 0.03, 32
 PLACES = (SIDE // 4) ** 2
 FEATURES = KEPT * PLACES
-VERSION = "1"  # of the channels, for those that are kept on disk
+VERSION = "1"  # of the features, for those that are kept on disk
 _SUBSAMPLED = 2**SCALES
 _MARGIN = _SUBSAMPLED
 _AT_ONCE = 16  # images whose spectra stay in a processor's cache
@@ -114,31 +114,34 @@ def channels(images: Tensor | np.ndarray) -> np.ndarray:
 
 
 def features(images: Tensor | np.ndarray, keep: Path | None = None) -> Tensor:
-    """One row of unit length per image; the channels are kept in the directory `keep`, if there is one.
+    """One row of unit length per image; kept in the directory `keep`, if there is one, for the next time.
 
-    What is kept there is as private as the images.
+    What is kept there is as private as the images. It is in half precision, and so is what is returned, within single.
     """
     if keep is None:
-        return normalised(channels(images))
+        return torch.as_tensor(computed(images)).float()
     digest = hashlib.sha256(np.ascontiguousarray(images).tobytes() + VERSION.encode()).hexdigest()[:16]
     path = keep / f"scattering-{digest}.npy"
     if not path.is_file():
         keep.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(".part")
         with unfinished.open("wb") as file:
-            np.save(file, channels(images))
+            np.save(file, computed(images))
         unfinished.rename(path)
-    return normalised(np.load(path, mmap_mode="r"))
+    return torch.as_tensor(np.load(path)).float()
+
+
+def computed(images: Tensor | np.ndarray) -> np.ndarray:
+    rows = np.empty((len(images), FEATURES), np.float16)
+    for start in range(0, len(images), _ROWS):
+        rows[start : start + _ROWS] = normalised(channels(images[start : start + _ROWS]))
+    return rows
 
 
 def normalised(found: np.ndarray) -> Tensor:
-    """Grouped, whitened by what is public, and brought to unit length: (records, FEATURES)."""
+    """Channels grouped, whitened by what is public, and brought to unit length: (records, FEATURES)."""
     mean, whitening = public_moments()
-    rows = torch.empty(len(found), FEATURES)
-    for start in range(0, len(found), _ROWS):
-        part = torch.matmul(whitening, grouped(found[start : start + _ROWS]) - mean)
-        rows[start : start + _ROWS] = nn.functional.normalize(part.flatten(1))
-    return rows
+    return nn.functional.normalize(torch.matmul(whitening, grouped(found) - mean).flatten(1))
 
 
 def grouped(found: np.ndarray) -> Tensor:

@@ -82,16 +82,19 @@ def network(model: str) -> "torch.nn.Module":
 
 
 def plan_of(settings: Settings, examples: int) -> TrainingPlan | NonPrivatePlan:
-    batching = ap.Partition(batches=settings["batches"])
-    if settings["epsilon"] is None:
-        return ap.NonPrivatePlan(examples=examples, batching=batching, epochs=settings["epochs"])
+    return _plan(settings["epsilon"], settings["batches"], settings["epochs"], settings["clip"], examples)
+
+
+@cache
+def _plan(
+    epsilon: float | None, batches: int, epochs: int, clip: float | None, examples: int
+) -> TrainingPlan | NonPrivatePlan:
+    batching = ap.Partition(batches=batches)
+    if epsilon is None or clip is None:
+        return ap.NonPrivatePlan(examples=examples, batching=batching, epochs=epochs)
+    budget = ap.Budget(epsilon=epsilon, delta=DELTA)
     return ap.solve(
-        budget=ap.Budget(epsilon=settings["epsilon"], delta=DELTA),
-        examples=examples,
-        batching=batching,
-        schedule=ap.Uniform(),
-        epochs=settings["epochs"],
-        clip=settings["clip"],
+        budget=budget, examples=examples, batching=batching, schedule=ap.Uniform(), epochs=epochs, clip=clip
     )
 
 
@@ -112,17 +115,22 @@ def _features(images: Any) -> Any:
     return features(images, Path(tempfile.gettempdir()) / "apportion-features")
 
 
+def trained_and_scored(settings: Settings) -> tuple[Data, Data]:
+    """All training records, and the test records; of a tuning run, the training records alone, parted in two."""
+    training, test = parts(settings["model"], settings["records"])
+    if settings["part"] == "test":
+        return training, test
+    inputs, targets = training
+    split = len(inputs) - VALIDATION_RECORDS
+    return (inputs[:split], targets[:split]), (inputs[split:], targets[split:])
+
+
 def compute(settings: Settings, scratch: Path) -> Result:
-    """Trains on the training records and scores the test records; in a tuning run, on the last training records."""
     import torch
 
     from apportion.training import fit
 
-    (inputs, targets), scored = parts(settings["model"], settings["records"])
-    if settings["part"] == "validation":
-        split = len(inputs) - VALIDATION_RECORDS
-        scored = (inputs[split:], targets[split:])
-        inputs, targets = inputs[:split], targets[:split]
+    (inputs, targets), scored = trained_and_scored(settings)
     model, plan = network(settings["model"]), plan_of(settings, len(inputs))
     rate = settings["learning_rate"] * (1 - MOMENTUM)
     averaging = settings.get("averaging")
