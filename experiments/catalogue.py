@@ -1,7 +1,7 @@
 """All experiments, in the order of the page."""
 
 from apportion.errors import InvalidArgument
-from experiments import accountings, best_mnist, cancer, mnist_tables, sweeps
+from experiments import accountings, best_cifar, best_mnist, cancer, cifar_paper, mnist_tables, sweeps
 from experiments.accounting import (
     batches,
     conjectured_bound,
@@ -25,9 +25,11 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     cancer.EXPERIMENT,
     mnist_tables.AS_WORDED,
     mnist_tables.HONEST,
+    cifar_paper.EXPERIMENT,
     accountings.EXPERIMENT,
     sweeps.EXPERIMENT,
     best_mnist.EXPERIMENT,
+    best_cifar.EXPERIMENT,
 )
 
 

@@ -45,3 +45,7 @@ CANCER = {
     "exponential": {"points": "about 3", "share": "70 %"},
     "validation": {"points": "about 1.8"},
 }
+CIFAR = {
+    "exponential": {"points": "2", "share": "12 %"},
+    "validation": {"points": "4", "share": "19 %"},
+}
