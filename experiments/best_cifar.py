@@ -79,10 +79,10 @@ def plan_of(settings: Settings, examples: int) -> TrainingPlan | NonPrivatePlan:
 
 def divided(settings: Settings) -> tuple[Data, Data]:
     """(trained on, scored): training and test records; while choosing, the last fifth of the training ones is scored."""
-    names = ("records", "side", "mirrored", "scaling")
-    (inputs, targets), test = cifar.parts(*(settings[name] for name in names))
+    how = [settings[name] for name in ("records", "side", "mirrored", "scaling")]
+    inputs, targets = cifar.features("train", *how)
     if settings["part"] == "test":
-        return (inputs, targets), test
+        return (inputs, targets), cifar.features("test", *how)
     split = len(inputs) * 4 // 5
     return (inputs[:split], targets[:split]), (inputs[split:], targets[split:])
 

@@ -10,6 +10,7 @@ from examples import imagenet_features
 from experiments import trained
 from experiments.trained import Data, tensors
 
+Part = Literal["train", "test"]
 Scaling = Literal["scaled", "directions", "centred directions"]
 
 
@@ -30,19 +31,16 @@ def data() -> tuple[Dataset, Dataset]:
 
 
 @cache
-def parts(records: int, side: int, mirrored: bool, scaling: Scaling) -> tuple[Data, Data]:
-    """(training, test) features, at most `records` of each; with `mirrored`, the mean over an image and its mirror image."""
-    training, testing = (_prepared(dataset, records, side, mirrored, scaling) for dataset in data())
-    return training, testing
-
-
-def _prepared(dataset: Dataset, records: int, side: int, mirrored: bool, scaling: Scaling) -> Data:
-    images = dataset.inputs[:records]
-    features = imagenet_features.features(images, side=side)
+def features(part: Part, records: int, side: int, mirrored: bool, scaling: Scaling) -> Data:
+    """Of the first `records` images of a part; with `mirrored`, the mean over an image and its mirror image."""
+    training, testing = data()
+    chosen = training if part == "train" else testing
+    images = chosen.inputs[:records]
+    found = imagenet_features.features(images, side=side)
     if mirrored:
-        features = (features + imagenet_features.features(images, side=side, mirrored=True)) / 2
+        found = (found + imagenet_features.features(images, side=side, mirrored=True)) / 2
     if scaling == "scaled":
-        features = imagenet_features.scaled(features)
+        found = imagenet_features.scaled(found)
     else:
-        features = imagenet_features.directions(features, centred=scaling == "centred directions")
-    return tensors(features, dataset.targets[:records])
+        found = imagenet_features.directions(found, centred=scaling == "centred directions")
+    return tensors(found, chosen.targets[:records])

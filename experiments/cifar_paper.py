@@ -57,7 +57,8 @@ def plan_of(settings: Settings, examples: int) -> Plan:
 
 def compute(settings: Settings, scratch: Path) -> Result:
     """Trains on the first four fifths of the training images; the rest is what the validation-based schedule goes by."""
-    (inputs, targets), test = cifar.parts(settings["records"], settings["side"], False, "scaled")
+    how = (settings["records"], settings["side"], False, "scaled")
+    (inputs, targets), test = cifar.features("train", *how), cifar.features("test", *how)
     split = len(inputs) * 4 // 5
     private = (inputs[:split], targets[:split])
     network = model(settings["hidden"])

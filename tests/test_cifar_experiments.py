@@ -92,8 +92,8 @@ def test_what_becomes_of_a_record_depends_on_no_other(scale: Any, monkeypatch: p
 def test_a_head_is_trained_within_its_budget_and_choices_never_see_a_test_record(
     row: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    training, unusable = clusters(400, 20), (torch.full((400, 20), torch.nan), torch.zeros(400))
-    monkeypatch.setattr(cifar, "parts", lambda *settings: (training, unusable))
+    only = {"train": clusters(400, 20)}
+    monkeypatch.setattr(cifar, "features", lambda part, *how: only[part])
     result = best_cifar.compute({**row.settings, "part": "validation"}, tmp_path)
     assert result["accuracy"] > 0.5
     assert result["epochs"] == row.settings["epochs"]
@@ -125,8 +125,8 @@ def test_the_papers_settings_are_its_epochs_its_batches_and_its_network() -> Non
 def test_the_papers_schedules_run_and_all_of_them_stay_under_their_cap(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    inputs, labels = clusters(500, imagenet_features.FEATURES)
-    monkeypatch.setattr(cifar, "parts", lambda *settings: ((inputs, labels), (inputs[:50], labels[:50])))
+    records = clusters(500, imagenet_features.FEATURES)
+    monkeypatch.setattr(cifar, "features", lambda part, *how: records)
     for row in cifar_paper.rows(True):
         result = cifar_paper.compute(row.settings, tmp_path / row.settings["schedule"])
         assert result["examples"] == 400
