@@ -2,6 +2,7 @@ import math
 import re
 import xml.etree.ElementTree as ElementTree
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,15 @@ def test_any_numbers_and_any_title_give_valid_svg(points: list[list[tuple[float,
     ElementTree.fromstring(standalone(drawn))
     assert "nan" not in drawn.replace(title, "")
     assert drawn == chart(series, title=title, x=title, y=title)
+    powers = chart(series, title=title, x=title, y=title, logarithmic=True)
+    ElementTree.fromstring(standalone(powers))
+    assert "nan" not in powers.replace(title, "")
+
+
+def test_on_logarithmic_axes_powers_of_ten_are_equally_far_apart() -> None:
+    axis = Axis.over_powers([0.0012, 0.7], 0.0, 300.0)
+    assert [axis.place(value) for value in (0.001, 0.01, 0.1, 1.0)] == pytest.approx([0, 100, 200, 300])
+    assert axis.ticks == pytest.approx((0.001, 0.01, 0.1, 1.0))
 
 
 def legend_of(drawn: str) -> tuple[float, float]:

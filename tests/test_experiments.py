@@ -191,3 +191,13 @@ def test_every_sweep_has_at_most_six_values_and_its_rows_are_all_different() -> 
     assert max(map(len, sweeps.VALUES.values())) <= 6
     keys = [canonical.dumps(row.settings) for row in sweeps.rows(False)]
     assert len(set(keys)) == len(keys)
+
+
+def test_no_committed_attack_finds_more_members_than_is_certified() -> None:
+    """By 7 standard errors of a share of that many independent members; those of one model are not quite independent."""
+    private = [record.result for record in committed("membership") if record.result["bound"] is not None]
+    assert private
+    for result in private:
+        for attack in result["attacks"].values():
+            for found, bound in zip(attack["rates"], result["bound"], strict=True):
+                assert found <= bound + 7 * math.sqrt(bound * (1 - bound) / result["attacked"][0])

@@ -56,6 +56,15 @@ class Axis:
     start: float
     end: float
     ticks: tuple[float, ...]
+    logarithmic: bool = False
+
+    @staticmethod
+    def over_powers(values: Sequence[float], start: float, end: float) -> "Axis":
+        """Logarithmic, from one power of ten to another. The values are positive."""
+        low, high = math.floor(math.log10(min(values)) + 1e-9), math.ceil(math.log10(max(values)) - 1e-9)
+        powers = range(low, max(high, low + 1) + 1)
+        ticks = tuple(10.0**power for power in powers)
+        return Axis(low=ticks[0], high=ticks[-1], start=start, end=end, ticks=ticks, logarithmic=True)
 
     @staticmethod
     def over(values: Sequence[float], start: float, end: float, *, from_zero: bool) -> "Axis":
@@ -72,15 +81,27 @@ class Axis:
         return Axis(low=low, high=ticks[-1], start=start, end=end, ticks=ticks)
 
     def place(self, value: float) -> float:
+        if self.logarithmic:
+            share = math.log(value / self.low) / math.log(self.high / self.low)
+            return self.start + share * (self.end - self.start)
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
 
-def chart(series: Sequence[Series], *, title: str, x: str, y: str, from_zero: bool = True) -> str:
-    """An `<svg>` element; its style is `STYLE`, given once per page or by `standalone`."""
-    drawn = [s for s in (_finite(s) for s in series) if s.points]
-    points = [point for s in drawn for point in s.points] or [(0.0, 0.0)]
-    across = Axis.over([p[0] for p in points], _LEFT, WIDTH - _RIGHT, from_zero=False)
-    along = Axis.over([p[1] for p in points], HEIGHT - _BOTTOM, _TOP, from_zero=from_zero)
+def chart(
+    series: Sequence[Series], *, title: str, x: str, y: str, from_zero: bool = True, logarithmic: bool = False
+) -> str:
+    """An `<svg>` element; its style is `STYLE`, given once per page or by `standalone`.
+
+    With `logarithmic` both axes are, and points that are not positive are left out.
+    """
+    drawn = [s for s in (_finite(s, positive=logarithmic) for s in series) if s.points]
+    points = [point for s in drawn for point in s.points] or [(1.0, 1.0) if logarithmic else (0.0, 0.0)]
+    xs, ys = zip(*points, strict=True)
+    if logarithmic:
+        across, along = Axis.over_powers(xs, _LEFT, WIDTH - _RIGHT), Axis.over_powers(ys, HEIGHT - _BOTTOM, _TOP)
+    else:
+        across = Axis.over(xs, _LEFT, WIDTH - _RIGHT, from_zero=False)
+        along = Axis.over(ys, HEIGHT - _BOTTOM, _TOP, from_zero=from_zero)
     parts = [
         f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
         f"<title>{escape(title)}</title>",
@@ -173,9 +194,11 @@ def _legend(series: Sequence[Series], corner: tuple[float, float]) -> list[str]:
     return parts
 
 
-def _finite(series: Series) -> Series:
+def _finite(series: Series, *, positive: bool) -> Series:
     # Beyond that, spans overflow. Comparisons with NaN are false, which leaves those out, too.
     kept = tuple((x, y) for x, y in series.points if abs(x) < 1e290 and abs(y) < 1e290)
+    if positive:
+        kept = tuple((x, y) for x, y in kept if x > 1e-290 and y > 1e-290)
     return Series(label=series.label, points=kept, steps=series.steps)
 
 
