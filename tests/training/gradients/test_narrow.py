@@ -73,14 +73,16 @@ def test_joined_and_separate_layers_agree(monkeypatch):
 
 
 def test_large_layers_and_single_ones_are_not_joined():
-    def layer(examples, inwards, outwards):
+    def layer(examples, inwards, outwards, dtype=torch.float32):
         weight = Part(f"{inwards}-{outwards}", torch.Size((outwards, inwards)))
-        return VectorProducts(weight, None, torch.randn(examples, inwards), torch.randn(examples, outwards))
+        inputs, gradient = torch.randn(examples, inwards, dtype=dtype), torch.randn(examples, outwards, dtype=dtype)
+        return VectorProducts(weight, None, inputs, gradient)
 
     small, other, wide, long = layer(10, 3, 4), layer(10, 4, 5), layer(10, 90, 90), layer(10_000, 4, 5)
     assert side_by_side([small]) == [small]
     assert side_by_side([small, long]) == [small, long]
     assert side_by_side([small, wide]) == [small, wide]  # their product would be mostly of no use
+    assert side_by_side([small, layer(10, 4, 5, torch.float64)])[0] is small
     assert [type(piece) for piece in side_by_side([long, small, other])] == [VectorProducts, NarrowProducts]
     assert side_by_side([]) == []
 
