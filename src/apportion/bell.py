@@ -59,7 +59,7 @@ class Bell:
 
     def _drawn_outside(self, count: int, fill: Fill) -> Floats:
         while len(self._outside) < count:
-            words = np.empty((3, 4096), np.uint64)
+            words = np.empty((3, 1024), np.uint64)
             fill(words.view(np.uint8).reshape(-1))
             self._outside = np.concatenate([self._outside, outside(words)])
         drawn, self._outside = self._outside[:count], self._outside[count:]
