@@ -8,8 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 import apportion as ap
+
+settings.register_profile("any machine", deadline=None)  # no test is about time
+settings.load_profile("any machine")
 
 torch = pytest.importorskip("torch")
 
