@@ -12,8 +12,9 @@ import torch
 
 import apportion as ap
 from apportion.data import Dataset
+from apportion.training.gradients import clipped_sum
 from examples import imagenet_features
-from experiments import best_cifar, cifar, cifar_paper, kept
+from experiments import best_cifar, cifar, cifar_paper, kept, simulated_heads
 
 ROOT = Path(__file__).parent.parent
 
@@ -102,13 +103,35 @@ def test_a_head_is_trained_within_its_budget_and_choices_never_see_a_test_record
         assert result["adjacency"] == "add-remove"
 
 
+def test_simulated_heads_make_the_steps_of_the_library_but_for_their_noise() -> None:
+    inputs, labels = clusters(60, 12)
+    settings = {"epsilon": None, "epochs": 3, "clip": 0.3, "learning_rate": 5.0, "momentum": 0.9}
+    unclipped = {**settings, "clip": None, "epochs": 2}
+    both = simulated_heads.train(inputs.numpy(), labels.numpy(), [settings, unclipped])
+    for asked, (last, _) in zip((settings, unclipped), both, strict=True):
+        model = best_cifar.head(12)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+        for _ in range(asked["epochs"]):
+            clip = asked["clip"] or 100.0
+            loss = torch.nn.functional.cross_entropy
+            model.weight.grad = clipped_sum(model, loss, inputs, labels, clip=clip).sums["weight"].float() / 60
+            optimizer.step()
+        assert np.allclose(last.T, model.weight.detach(), atol=1e-5)
+
+
+def test_simulated_noise_is_that_of_one_gaussian_release_per_epoch() -> None:
+    sigma = simulated_heads.noise_multiplier(1.0, 30)
+    plan = best_cifar.plan_of({"batches": 1, "epochs": 30, "epsilon": 1.0, "clip": 1.0}, 50_000)
+    assert plan.slots[0].sigma == pytest.approx(sigma, rel=2e-3)
+
+
 def test_every_setting_of_the_best_models_was_tried_on_training_records() -> None:
     tried = best_cifar.tried()
     if not kept.read(kept.RESULTS / best_cifar.NAME):
         pytest.skip("no results are kept")
     assert all(configuration["part"] == "validation" for configuration in tried)
     for epsilon, chosen in best_cifar.CHOSEN.items():
-        asked = {"epsilon": epsilon, **chosen, **best_cifar.FEATURES_CHOSEN}
+        asked = {"epsilon": epsilon, "averaging": None, **chosen, **best_cifar.FEATURES_CHOSEN}
         assert any(asked.items() <= configuration.items() for configuration in tried), f"{asked} was not tried"
 
 
