@@ -45,7 +45,7 @@ CHOSEN: dict[str, dict[float | None, dict[str, Any]]] = {
 PRINTED = {
     "Yu et al. 2019, the paper": (6.78, 0.932),
     "Papernot et al. 2021": (2.93, 0.981),
-    "Tramèr, Boneh 2021": (3.0, 0.987),
+    "Tramèr–Boneh 2021": (3.0, 0.987),
 }
 
 

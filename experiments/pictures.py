@@ -79,7 +79,8 @@ def against(
     for name, (place, value) in others.items():
         left, top = across.place(place), along.place(value)
         parts.append(f'<path class="line s2" d="M{left - 4:.1f} {top - 4:.1f}h8v8h-8z"/>')
-        parts.append(_label(left + 9, top + 13, f"{name}: {short(value)}", "start" if left < 0.7 * _WIDTH else "end"))
+        anchor, beside = ("start", left + 9) if left < 0.7 * _WIDTH else ("end", left - 9)
+        parts.append(_label(beside, top + 13, f"{name}: {short(value)}", anchor))
     return standalone("\n".join([*parts, "</svg>"]))
 
 
