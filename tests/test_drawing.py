@@ -31,6 +31,13 @@ def test_on_logarithmic_axes_powers_of_ten_are_equally_far_apart() -> None:
     assert axis.ticks == pytest.approx((0.001, 0.01, 0.1, 1.0))
 
 
+def test_logarithmic_axes_reach_over_all_numbers_with_a_few_ticks() -> None:
+    axis = Axis.over_powers([1e-280, 1e280], 0.0, 300.0)
+    assert 3 <= len(axis.ticks) <= 10
+    assert axis.place(axis.ticks[0]) == 0
+    assert 0 <= axis.place(1e-280) < axis.place(1.0) < axis.place(1e280) <= 300
+
+
 def legend_of(drawn: str) -> tuple[float, float]:
     """Where the first sample of a line stands: the only paths that are 26 wide."""
     found = re.search(r'd="M([\d.]+) ([\d.]+)h26"', drawn)

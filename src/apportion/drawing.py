@@ -62,7 +62,8 @@ class Axis:
     def over_powers(values: Sequence[float], start: float, end: float) -> "Axis":
         """Logarithmic, from one power of ten to another. The values are positive."""
         low, high = math.floor(math.log10(min(values)) + 1e-9), math.ceil(math.log10(max(values)) - 1e-9)
-        powers = range(low, max(high, low + 1) + 1)
+        step = max(1, math.ceil((high - low) / 8))
+        powers = range(low, max(high, low + 1) + step, step)
         ticks = tuple(10.0**power for power in powers)
         return Axis(low=ticks[0], high=ticks[-1], start=start, end=end, ticks=ticks, logarithmic=True)
 
@@ -82,7 +83,8 @@ class Axis:
 
     def place(self, value: float) -> float:
         if self.logarithmic:
-            share = math.log(value / self.low) / math.log(self.high / self.low)
+            share = math.log(value) - math.log(self.low)  # of numbers whose quotient may overflow
+            share /= math.log(self.high) - math.log(self.low)
             return self.start + share * (self.end - self.start)
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
