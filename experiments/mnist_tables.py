@@ -258,7 +258,6 @@ so that an epoch costs the
     why = f"""
 That is expected: here is √{mnist.LAYERS} times the noise of the version above, which is what the stated ρ buys, and all
 else is the same.
-How much of it is chance, only more trials can say.
 """
     return _report("mnist-honest", records, says, why)
 
