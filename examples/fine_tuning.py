@@ -25,6 +25,7 @@ from apportion.training import fit
 
 FEATURES, EARLIER, CLASSES, DELTA = 64, 512, 5, 1e-5  # widths of the last layer's features, and of those before it
 RATES = (0.5, 1.0, 2.0)
+EXAMPLES = 29_000  # about as many of MNIST's training images are known to show the digits 5 to 9
 
 
 class LowRank(nn.Module):
@@ -85,13 +86,20 @@ def part(dataset: Dataset, digits: range) -> tuple[Tensor, Tensor]:
 
 
 def trained(
-    model: nn.Module, records: tuple[Tensor, Tensor], epsilon: float, epochs: int, rate: float, out: Path
+    model: nn.Module,
+    records: tuple[Tensor, Tensor],
+    examples: int,  # declared, never read off the records: their number is private, too
+    *,
+    epsilon: float,
+    epochs: int,
+    rate: float,
+    out: Path,
 ) -> ap.TrainingPlan:
     """Trains `model` in place; only parameters that are not frozen are trained, noised and counted."""
     plan = ap.solve(
         budget=ap.Budget(epsilon=epsilon, delta=DELTA),
-        examples=len(records[0]) // 1000 * 1000 or len(records[0]),  # declared: a round number
-        batching=ap.Partition(batches=20 if len(records[0]) > 20_000 else 4),
+        examples=examples,
+        batching=ap.Partition(batches=20 if examples > 20_000 else 4),
         schedule=ap.Uniform(),
         epochs=epochs,
         clip=1.0,
@@ -140,7 +148,9 @@ def compare(
         ) -> Any:
             model = make()
             with tempfile.TemporaryDirectory() as out:
-                plan = trained(model, data, epsilon, epochs, rate, Path(out) / "run")
+                plan = trained(
+                    model, data, records or EXAMPLES, epsilon=epsilon, epochs=epochs, rate=rate, out=Path(out) / "run"
+                )
             return accuracy(model, test), outlook.signal(plan, parameters_of(model))
 
         best = max(RATES, key=lambda rate: run(rate)[0])

@@ -1,6 +1,5 @@
 """The best of CIFAR-10 that a budget buys: a linear head on features of frozen ImageNet convolutions."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,10 +9,10 @@ from apportion.plan import NonPrivatePlan, TrainingPlan
 from examples.imagenet_features import FEATURES
 from experiments import cifar, words
 from experiments.experiment import Experiment, Record, Report, Result, Row, Settings, Table
-from experiments.kept import RESULTS
+from experiments.kept import RESULTS, lines_of
 from experiments.pictures import Shown, against
 from experiments.spread import Spread, short, spread
-from experiments.trained import Data, accuracy, spent
+from experiments.trained import Data, fit_and_score
 
 if TYPE_CHECKING:
     import torch
@@ -89,32 +88,17 @@ def divided(settings: Settings) -> tuple[Data, Data]:
 
 
 def compute(settings: Settings, scratch: Path) -> Result:
-    import torch
-
-    from apportion.training import fit
-
     private, scored = divided(settings)
-    model, plan = head(private[0].shape[1], settings["bias"]), plan_of(settings, len(private[0]))
-    momentum, averaging = settings["momentum"], settings.get("averaging")
-    rate = settings["learning_rate"] * (1 - momentum)
-    fit(
-        model,
+    return fit_and_score(
+        head(private[0].shape[1], settings["bias"]),
         private,
-        plan,
-        loss=torch.nn.functional.cross_entropy,
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate, momentum=momentum),
-        weights="last" if averaging is None else "averaged",
-        averaging=averaging,
+        plan_of(settings, len(private[0])),
+        scored,
         out=scratch / "run",
-        progress=False,
+        learning_rate=settings["learning_rate"],
+        momentum=settings["momentum"],
+        averaging=settings.get("averaging"),
     )
-    sigma = plan.slots[0].sigma if isinstance(plan, TrainingPlan) else None
-    return {"accuracy": accuracy(model, scored), "sigma": sigma, **spent(plan, scratch / "run")}
-
-
-def tried() -> list[dict[str, Any]]:
-    """Every configuration that was tried on validation records, in order."""
-    return [json.loads(line) for line in TUNING.read_text().splitlines()] if TUNING.is_file() else []
 
 
 def report(records: Sequence[Record]) -> Report:
@@ -140,7 +124,7 @@ record has a part in what becomes of another, so features cost nothing. The reci
 
 {_what_it_costs(found)}
 
-**Choices were made on training records, and ε does not say so.** {_tries(tried())} In truth
+**Choices were made on training records, and ε does not say so.** {_tries(lines_of(TUNING))} In truth
 those tries looked at private records: a publisher would tune on public records of the same kind, or pay for the choice
 (`apportion select`). The final models are trained on all {settings["records"]:,} training records. The test records
 were scored once, by the final models, and nothing was chosen by them.

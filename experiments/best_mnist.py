@@ -1,6 +1,5 @@
 """The best of MNIST that a budget buys: a linear model on public features, and a small network on pixels."""
 
-import json
 import tempfile
 from collections.abc import Sequence
 from functools import cache
@@ -11,10 +10,10 @@ import apportion as ap
 from apportion.plan import NonPrivatePlan, TrainingPlan
 from experiments import mnist, words
 from experiments.experiment import Experiment, Record, Report, Result, Row, Settings, Table
-from experiments.kept import RESULTS
+from experiments.kept import RESULTS, lines_of
 from experiments.pictures import Shown, against
 from experiments.spread import Spread, short, spread
-from experiments.trained import Data, accuracy, spent, tensors, why_not
+from experiments.trained import Data, fit_and_score, tensors, why_not
 
 if TYPE_CHECKING:
     import torch
@@ -126,33 +125,18 @@ def trained_and_scored(settings: Settings) -> tuple[Data, Data]:
 
 
 def compute(settings: Settings, scratch: Path) -> Result:
-    import torch
-
-    from apportion.training import fit
-
-    (inputs, targets), scored = trained_and_scored(settings)
-    model, plan = network(settings["model"]), plan_of(settings, len(inputs))
-    rate = settings["learning_rate"] * (1 - MOMENTUM)
-    averaging = settings.get("averaging")
-    fit(
-        model,
-        (inputs, targets),
-        plan,
-        loss=torch.nn.functional.cross_entropy,
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate, momentum=MOMENTUM),
-        weights="last" if averaging is None else "averaged",
-        averaging=averaging,
-        max_physical_batch=1024,
+    private, scored = trained_and_scored(settings)
+    return fit_and_score(
+        network(settings["model"]),
+        private,
+        plan_of(settings, len(private[0])),
+        scored,
         out=scratch / "run",
-        progress=False,
+        learning_rate=settings["learning_rate"],
+        momentum=MOMENTUM,
+        averaging=settings.get("averaging"),
+        max_physical_batch=1024,
     )
-    sigma = plan.slots[0].sigma if isinstance(plan, TrainingPlan) else None
-    return {"accuracy": accuracy(model, scored), "sigma": sigma, **spent(plan, scratch / "run")}
-
-
-def tried() -> list[dict[str, Any]]:
-    """Every configuration that was tried on validation records, in order."""
-    return [json.loads(line) for line in TUNING.read_text().splitlines()] if TUNING.is_file() else []
 
 
 def report(records: Sequence[Record]) -> Report:
@@ -162,7 +146,7 @@ def report(records: Sequence[Record]) -> Report:
     found = {key: spread([r.result["accuracy"] for r in trials]) for key, trials in of.items()}
     lines = [_line(of[key], scores) for key, scores in found.items()]
     columns = ["model", "ε", "batches", "epochs", "clip", "learning rate", "σ", "trials", "test accuracy"]
-    configurations = tried()
+    configurations = lines_of(TUNING)
     text = f"""
 {words.picture(NAME, "accuracy", "test accuracy against ε, ours and what others print")}
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from apportion import canonical, durable
 from experiments.experiment import Experiment, Record, Report, Row, Table
@@ -19,12 +20,16 @@ def key(settings: object, trial: int) -> str:
 
 
 def read(directory: Path) -> list[Record]:
-    """Everything kept there; a last line cut short by a crash is left out."""
-    path = directory / TRIALS
+    """Every trial kept there."""
+    return [Record(**line) for line in lines_of(directory / TRIALS)]
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """What every line says; a last one cut short by a crash is left out."""
     if not path.is_file():
         return []
     whole, _, _ = path.read_text().rpartition("\n")
-    return [Record(**canonical.loads(line)) for line in whole.splitlines()]
+    return [canonical.loads(line) for line in whole.splitlines()]
 
 
 def of_rows(records: Sequence[Record], rows: Sequence[Row]) -> list[Record]:

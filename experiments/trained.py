@@ -88,6 +88,40 @@ def train(
     return {**curves, **spent(plan, out)}
 
 
+def fit_and_score(
+    model: "torch.nn.Module",
+    data: Data,
+    plan: Plan,
+    scored: Data,
+    *,
+    out: Path,
+    learning_rate: float,
+    momentum: float,
+    averaging: float | None,
+    **options: Any,
+) -> Result:
+    """Accuracy at the end, and what was spent. The learning rate is that of a step without momentum."""
+    import torch
+
+    from apportion.training import fit
+
+    rate = learning_rate * (1 - momentum)
+    fit(
+        model,
+        data,
+        plan,
+        loss=torch.nn.functional.cross_entropy,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate, momentum=momentum),
+        weights="last" if averaging is None else "averaged",
+        averaging=averaging,
+        out=out,
+        progress=False,
+        **options,
+    )
+    sigma = None if isinstance(plan, NonPrivatePlan) else plan.slots[0].sigma
+    return {"accuracy": accuracy(model, scored), "sigma": sigma, **spent(plan, out)}
+
+
 def spent(plan: Plan, out: Path) -> Result:
     """ρ of what was recorded, and what is certified; of an adaptive plan that is its cap."""
     recorded = ledger.read(out / LEDGER)

@@ -14,7 +14,7 @@ def committed() -> list[Record]:
 
 
 def test_configurations_were_tried_on_training_records_alone_and_all_are_on_record() -> None:
-    tried = best_mnist.tried()
+    tried = kept.lines_of(best_mnist.TUNING)
     assert len(tried) >= 20
     assert {one["part"] for one in tried} == {"validation"}
     assert {one["how"] for one in tried} <= {"simulated", "trained"}

@@ -1,6 +1,7 @@
 """CIFAR-10 on frozen convolutions: features are computed once, choices never see a test record, the recipe publishes."""
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +15,7 @@ import apportion as ap
 from apportion.data import Dataset
 from apportion.training.gradients import clipped_sum
 from examples import imagenet_features
-from experiments import best_cifar, cifar, cifar_paper, simulated_heads
+from experiments import best_cifar, cifar, cifar_paper, kept, simulated_heads
 
 ROOT = Path(__file__).parent.parent
 
@@ -126,7 +127,7 @@ def test_simulated_noise_is_that_of_one_gaussian_release_per_epoch() -> None:
 
 
 def test_every_setting_of_the_best_models_was_tried_on_training_records_and_none_tried_was_better() -> None:
-    tried = best_cifar.tried()
+    tried = kept.lines_of(best_cifar.TUNING)
     assert all(configuration["part"] == "validation" for configuration in tried)
     for name, value in best_cifar.FEATURES_CHOSEN.items():
         assert any(configuration.get(name) == value for configuration in tried), f"{name} = {value} was not tried"
@@ -179,10 +180,11 @@ def test_the_recipe_publishes_a_bundle_that_verifies_and_tells_the_classes(
     monkeypatch.setattr(module, "features", lambda records, **how: records)
     monkeypatch.setattr(module, "directions", lambda records: records)
     monkeypatch.setattr(module, "EPOCHS", 4)
+    monkeypatch.setattr(module, "EXAMPLES", 480)
     module.main(["--epsilon", "8", "--out", str(tmp_path / "run"), "--to", str(tmp_path / "published")])
     assert "verified: True" in capsys.readouterr().out
-    verified = ap.verify(tmp_path / "published")
-    assert verified.verified
+    assert ap.verify(tmp_path / "published").verified
+    assert json.loads((tmp_path / "published" / "plan.json").read_text())["examples"] == 480  # declared, not counted
     right = module.predict(tmp_path / "published", inputs) == labels
     assert right.double().mean() > 0.5
     lines = (ROOT / "examples" / "cifar_features.py").read_text().splitlines()

@@ -1,5 +1,6 @@
 """The scattering transform of the examples is what its definition says, and the recipe on top of it publishes."""
 
+import json
 import math
 from pathlib import Path
 
@@ -177,10 +178,12 @@ def test_the_recipe_publishes_a_bundle_that_verifies_and_predicts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(mnist_scattering, "EPOCHS", 2)
+    monkeypatch.setattr(mnist_scattering, "EXAMPLES", 180)
     write_mnist(tmp_path / "data", {"train": 200, "t10k": 20})
     places = {name: str(tmp_path / name) for name in ("out", "to", "keep")}
     options = [text for name, place in places.items() for text in (f"--{name}", place)]
     mnist_scattering.main(["--epsilon", "8", "--data-dir", str(tmp_path / "data"), *options])
     assert ap.verify(tmp_path / "to").verified
     assert "scattering" in (tmp_path / "to" / "README.md").read_text()
+    assert json.loads((tmp_path / "to" / "plan.json").read_text())["examples"] == 180  # declared, not counted
     assert "20 public test images" in capsys.readouterr().out

@@ -81,7 +81,7 @@ def test_a_pickle_is_never_loaded(hostile: Path, tmp_path: Path) -> None:
 
     for name in NAMES:
         forge(hostile, **{name: pickle.dumps(Bomb())})
-        reasons(hostile)
+        assert reasons(hostile)
     (hostile / "model.pkl").write_bytes(pickle.dumps(Bomb()))
     assert "unexpected" in reasons(hostile)
     assert not (tmp_path / "exploded").exists()
@@ -152,10 +152,10 @@ def test_json_that_is_no_document_is_refused_in_every_file(hostile: Path, text: 
     for name in ("certificate", "plan", "ledger"):
         content = (hostile / NAMES[name]).read_bytes()
         forge(hostile, **{name: text})
-        reasons(hostile)
+        assert reasons(hostile)
         forge(hostile, **{name: content})
     (hostile / files.MANIFEST).write_bytes(text)
-    reasons(hostile)
+    assert reasons(hostile)
 
 
 def set_plan(**values: Any) -> Callable[[list[dict[str, Any]]], None]:
@@ -210,7 +210,7 @@ def nested(depth: int) -> dict[str, Any]:
 @pytest.mark.parametrize("change", ABSURD.values(), ids=ABSURD)
 def test_absurd_ledgers_are_refused(original: dict[str, bytes], hostile: Path, change: Any) -> None:
     forge(hostile, ledger=ledger_with(original, change))
-    reasons(hostile)
+    assert reasons(hostile)
 
 
 def test_many_distinct_epochs_are_stopped_at_the_time_limit(
@@ -307,7 +307,8 @@ def test_a_certificate_with_anything_anywhere_is_answered(
     path = data.draw(st.sampled_from(paths_of(certificate)))
     text = json.dumps(replaced(certificate, path, new), sort_keys=True, indent=2) + "\n"
     forge(hostile, certificate=text.encode())
-    ap.verify(hostile)
+    result = ap.verify(hostile)
+    assert result.verified != bool(result.problems)
 
 
 @FUZZ
@@ -324,7 +325,8 @@ def test_a_well_hashed_ledger_with_anything_anywhere_is_answered(
     except (TypeError, KeyError, ValueError, AttributeError, ap.ApportionError):
         return
     forge(hostile, ledger=forged)
-    ap.verify(hostile)
+    result = ap.verify(hostile)
+    assert result.verified != bool(result.problems)
 
 
 @FUZZ
@@ -333,10 +335,10 @@ def test_random_bytes_in_any_file_are_answered(
     original: dict[str, bytes], hostile: Path, noise: bytes, name: str
 ) -> None:
     (hostile / name).write_bytes(noise)
-    reasons(hostile)
+    assert reasons(hostile)
     if name != files.MANIFEST:
         forge(hostile)
-        reasons(hostile)
+        assert reasons(hostile)
     (hostile / name).write_bytes(original[name])
 
 
@@ -345,7 +347,7 @@ def test_random_bytes_in_any_file_are_answered(
 def test_random_archives_are_refused(tmp_path: Path, noise: bytes, prefix: bytes) -> None:
     path = tmp_path / "bundle.zip"
     path.write_bytes(prefix + noise)
-    reasons(path)
+    assert reasons(path)
 
 
 def test_archives_of_other_programs_are_refused_with_advice(hostile: Path, tmp_path: Path) -> None:
