@@ -16,7 +16,6 @@ from apportion.randomness import RandomStream
 N = 2_000_000
 ERRORS = 6.2  # standard errors: a normal exceeds this with probability 6e-10
 KOLMOGOROV = math.sqrt(math.log(2 / 1e-9) / 2)  # √N·D exceeds this with probability below 1e-9 (Massart)
-AREA = 1 / bell.SLICES
 
 
 @pytest.fixture(scope="module")
@@ -24,15 +23,19 @@ def sample() -> np.ndarray:
     return RandomStream().normals(N)
 
 
-def of_words(words: list[int], scale: float = 1.0) -> np.ndarray:
-    """What these words give when they are drawn first, before others that are random."""
-    stream, given = RandomStream(), [np.array(words, np.int64).view(np.uint8)]
+NOBODY, EVERYBODY = 0, 2**64 - 1  # words that put the next rare value 61,000 values ahead, or right after the last
+
+
+def of_words(words: list[int], scale: float = 1.0, *, rare: int = NOBODY) -> np.ndarray:
+    """What these words give when all distances between rare values are drawn from the word `rare`."""
+    stream = RandomStream(3)
 
     def fill(buffer: np.ndarray) -> None:
-        if given:
-            buffer[:] = given.pop()
+        if len(buffer) == 8 * len(words):
+            buffer[:] = np.array(words, np.int64).view(np.uint8)
         else:
             stream.fill(buffer)
+            buffer.view(np.uint64).reshape(4, -1)[3] = rare
 
     values = np.zeros(len(words))
     bell.Bell().add(values, scale, fill)
@@ -43,7 +46,7 @@ def heights() -> list[mp.mpf]:
     """The tops of the rectangles, from their widths alone: every area is the same."""
     tops, height = [], mp.mpf(0)
     for width in bell.widths():
-        height += mp.mpf(AREA) / (2 * mp.mpf(float(width)))
+        height += mp.mpf(1) / (bell.SLICES + 3) / (2 * mp.mpf(float(width)))
         tops.append(height)
     return tops
 
@@ -58,21 +61,19 @@ def test_every_rectangle_reaches_up_to_the_curve_and_no_further() -> None:
 @pytest.mark.parametrize("t", [0.01, 0.1, 0.5, 1.0, 2.0, 3.0, 4.0])
 def test_rectangles_and_outside_together_have_the_normal_law(t: float) -> None:
     """P(|x| < t) from the rectangles exactly, from outside by counting, against the error function."""
-    inside = np.minimum(1.0, t / bell.widths()).sum() * AREA
+    inside = np.minimum(1.0, t / bell.widths()).sum() * bell.AREA
     drawn = np.abs(bell.outside(RandomStream().words(3 * 400_000).reshape(3, -1)))
-    share = (bell.SLICES - len(bell.widths())) * AREA
-    counted = share * float((drawn < t).mean())
-    assert abs(inside + counted - special.erf(t / math.sqrt(2))) < ERRORS * share * 0.5 / math.sqrt(len(drawn))
+    counted = bell.RARE * float((drawn < t).mean())
+    assert abs(inside + counted - special.erf(t / math.sqrt(2))) < ERRORS * bell.RARE * 0.5 / math.sqrt(len(drawn))
 
 
 def test_outside_has_the_law_of_what_the_rectangles_leave() -> None:
     drawn = np.sort(np.abs(bell.outside(RandomStream().words(3 * 400_000).reshape(3, -1))))
-    share = (bell.SLICES - len(bell.widths())) * AREA
     widths = bell.widths()[::-1]
     inverse = np.concatenate([[0.0], np.cumsum(1 / widths[::-1])])[::-1]  # Σ 1/w over the rectangles wider than t
     narrower = np.searchsorted(widths, drawn)
-    inside = (narrower + drawn * inverse[narrower]) * AREA
-    law = (special.erf(drawn / math.sqrt(2)) - inside) / share
+    inside = (narrower + drawn * inverse[narrower]) * bell.AREA
+    law = (special.erf(drawn / math.sqrt(2)) - inside) / bell.RARE
     steps = np.arange(len(drawn) + 1) / len(drawn)
     distance = max(np.max(steps[1:] - law), np.max(law - steps[:-1]))
     assert math.sqrt(len(drawn)) * distance < KOLMOGOROV
@@ -122,11 +123,45 @@ def test_a_word_is_a_slice_and_a_place_in_it() -> None:
     )
 
 
-def test_slices_that_are_no_rectangles_are_drawn_outside() -> None:
-    first = len(bell.widths())
-    values = of_words([slice + (1 << 62) for slice in range(first, bell.SLICES)] * 1000)
-    assert np.all(values != 0)
+def test_the_last_bits_choose_among_all_rectangles_and_the_rest_is_rare() -> None:
+    assert len(bell.widths()) == bell.SLICES
+    assert abs(bell.SLICES * bell.AREA + bell.RARE - 1) < 1e-15
+
+
+def test_rare_values_are_drawn_outside_and_instead_of_the_rectangles() -> None:
+    values = of_words([5 + (1 << 62)] * 10_000, rare=EVERYBODY)
+    np.testing.assert_array_equal(values, of_words([99] * 10_000, rare=EVERYBODY))
     assert float((np.abs(values) > 3.5).mean()) > 0.02  # a thousand times more often than a normal
+    assert len(np.unique(values)) == len(values), "each of them is used once"
+
+
+@pytest.mark.parametrize("k", [1, 2, 10, 1000, 20_000])
+def test_chosen_words_give_every_distance_with_its_own_weight(k: int) -> None:
+    """A rare value is more than k after the last with probability (1 − RARE)^k."""
+    with mp.workdps(40):
+        share = (1 - mp.mpf(3) / (bell.SLICES + 3)) ** k
+        words = [int(share * (1 - mp.mpf(10) ** -12) * 2**64), int(share * (1 + mp.mpf(10) ** -12) * 2**64) + 1]
+    beyond, within = bell.distances(np.array(words, np.uint64))
+    assert beyond == k + 1
+    assert within == k
+
+
+def test_every_value_is_rare_with_the_same_probability_wherever_calls_begin_and_end() -> None:
+    drawing, fill = bell.Bell(), RandomStream().fill
+    sizes = RandomStream().below(20_000, 500)
+    places = []
+    for size, before in zip(sizes, np.cumsum(sizes) - sizes, strict=True):
+        at, rare = drawing._rare_among(int(size), fill)
+        assert len(at) == len(rare)
+        assert np.all((at >= 0) & (at < size))
+        places.append(before + at)
+    found, total = np.concatenate(places), int(sizes.sum())
+    assert np.all(np.diff(found) > 0)
+    assert abs(len(found) - total * bell.RARE) < ERRORS * math.sqrt(total * bell.RARE) + 10
+    gaps = np.diff(found)
+    law, steps = -np.expm1(gaps * math.log1p(-bell.RARE)), np.arange(1, len(gaps) + 1) / len(gaps)
+    distance = np.max(np.abs(np.sort(law) - steps))
+    assert math.sqrt(len(gaps)) * (distance - 2 * bell.RARE) < KOLMOGOROV  # the law of whole numbers, as if of all
 
 
 def test_moments_up_to_the_sixth(sample: np.ndarray) -> None:
@@ -168,11 +203,6 @@ def test_the_last_bits_of_the_noise_are_random(sample: np.ndarray) -> None:
     assert special.chdtrc(255, statistic) > 1e-9
 
 
-def test_each_outside_point_is_used_once() -> None:
-    words = [4095] * 10_000
-    assert len(np.unique(of_words(words))) == len(words)
-
-
 @pytest.mark.parametrize("size", [0, 1, 2, 3, bell.PIECE - 1, bell.PIECE, bell.PIECE + 1])
 def test_every_size_is_filled(size: int) -> None:
     assert np.all(RandomStream().normals(size) != 0)
@@ -184,3 +214,11 @@ def test_noise_of_any_scale_is_added_to_what_is_there() -> None:
         out = np.full(100_001, 7.0)
         stream.add_normals(out, scale)
         np.testing.assert_allclose(out, 7.0 + scale * same.normals(len(out)), rtol=1e-14, atol=1e-13)
+
+
+def test_noise_on_float32_is_added_in_float64_and_rounded_once() -> None:
+    single = np.linspace(-9, 9, 200_001, dtype=np.float32)
+    double = single.astype(np.float64)
+    for out in (single, double):
+        RandomStream(5).add_normals(out, 0.3)
+    np.testing.assert_array_equal(single, double.astype(np.float32))

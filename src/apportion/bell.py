@@ -1,9 +1,10 @@
 """Normal random numbers from random words: the area under the bell curve, cut into slices.
 
-Rectangles are laid under the density φ of the standard normal, centred on 0, one on top of another, each of area 2⁻¹² and as
-wide as fits. A random word chooses a slice by its last 12 bits and, as a signed number, a place in it. 4093 of the 4096
-slices are rectangles, so that a product is all it takes; the other three stand for what the rectangles leave uncovered,
-from which a point is drawn by rejection: the corners beside them, the cap above them, the two tails.
+Rectangles are laid under the density φ of the standard normal, centred on 0, one on top of another, all of the same area and
+as wide as fits. A random word chooses one of the 4096 by its last 12 bits and, as a signed number, a place in it: a product
+is all it takes. What they leave uncovered, 3/4099, is left to rare values, for which a point there is drawn by rejection:
+from the corners beside the rectangles, the cap above them, the two tails. Which values are rare is drawn beforehand, as
+distances from one to the next, so that nobody has to look for them.
 """
 
 import math
@@ -14,56 +15,78 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Places = NDArray[np.int64]
 Fill = Callable[[NDArray[np.uint8]], None]
 
 SLICES = 1 << 12
-PIECE = 1 << 15  # words at a time, so that everything stays in the cache
+AREA, RARE = 1 / (SLICES + 3), 3 / (SLICES + 3)  # of a rectangle, and of what they leave
+PIECE = 1 << 16  # words at a time: fewer would cost calls, more would leave the cache
+_CANDIDATES = 2048  # for rare values at a time
 _PEAK = 1 / math.sqrt(2 * math.pi)
-_HALF = 0.5 / SLICES  # of a slice's area
+_HALF = AREA / 2
+_LAST_BITS = np.int64(SLICES - 1)
 
 
 class Bell:
-    """Draws normals. Keeps its working memory and some of the rare points off the rectangles, each for use once."""
+    """Draws normals. Keeps its working memory and some of the rare values, each for use once."""
 
     def __init__(self) -> None:
         self._bytes = np.empty(8 * PIECE, np.uint8)
-        self._slice = np.empty(PIECE, np.int64)
-        self._width, self._place = np.empty((2, PIECE))
-        self._scale, self._widths = math.nan, np.zeros(SLICES)  # zero where a slice is no rectangle
-        self._outside = np.empty(0)
+        self._slice, self._width = np.empty(PIECE, np.int64), np.empty(PIECE)
+        self._scale, self._widths = math.nan, np.empty(SLICES)
+        self._drawn = 0  # values so far; places are counted from the first of all
+        self._rare, self._rare_at = np.empty(0), np.empty(0, np.int64)  # those ahead, and their places
+        self._last = -1  # of these places
 
-    def add(self, out: Floats, scale: float, fill: Fill) -> None:
-        """Add independent N(0, scale²) to `out`; `fill` overwrites bytes with random ones.
+    def add(self, out: NDArray[np.floating], scale: float, fill: Fill) -> None:
+        """Add independent N(0, scale²) to `out`, float32 or float64; `fill` overwrites bytes with random ones.
 
         All arithmetic is float64, and a noise of ordinary size takes all the values that float64 has there. From a coarser
         set it could be recognised: whoever sees a noisy sum would subtract the two sums in question, and only the true one
         leaves something in the set.
         """
         if scale != self._scale:
-            self._scale, self._widths[: len(widths())] = scale, widths() * (scale * 2.0**-63)
+            self._scale, self._widths = scale, widths() * (scale * 2.0**-63)
+        at, rare = self._rare_among(len(out), fill)
+        there = out[at]
         for start in range(0, len(out), PIECE):
-            self._add(out[start : start + PIECE], scale, fill)
+            self._add(out[start : start + PIECE], fill)
+        out[at] = there + scale * rare
 
-    def _add(self, out: Floats, scale: float, fill: Fill) -> None:
+    def _add(self, out: NDArray[np.floating], fill: Fill) -> None:
         size = len(out)
         fill(self._bytes[: 8 * size])
-        words, chosen = self._bytes[: 8 * size].view(np.int64), self._slice[:size]
-        width, place = self._width[:size], self._place[:size]
-        np.bitwise_and(words, SLICES - 1, out=chosen)
-        np.take(self._widths, chosen, out=width, mode="clip")  # "clip" is the fastest, and there is nothing to clip
+        words, chosen, width = self._bytes[: 8 * size].view(np.int64), self._slice[:size], self._width[:size]
+        np.bitwise_and(words, _LAST_BITS, out=chosen)
+        self._widths.take(chosen, out=width, mode="clip")  # "clip" is the fastest, and there is nothing to clip
+        place = chosen.view(np.float64)  # in the same memory: which slice it was is not needed any more
         np.copyto(place, words)
         np.multiply(place, width, out=place)
-        np.add(out, place, out=out)
-        outside = np.flatnonzero(chosen >= len(widths()))
-        out[outside] += scale * self._drawn_outside(len(outside), fill)
+        np.add(out, place, out=out, casting="same_kind")
 
-    def _drawn_outside(self, count: int, fill: Fill) -> Floats:
-        while len(self._outside) < count:
-            words = np.empty((3, 1024), np.uint64)
+    def _rare_among(self, count: int, fill: Fill) -> tuple[Places, Floats]:
+        """Which of the next `count` values are rare, and what they are when the scale is 1."""
+        start, end = self._drawn, self._drawn + count
+        while self._last < end:
+            words = np.empty((4, _CANDIDATES), np.uint64)
             fill(words.view(np.uint8).reshape(-1))
-            self._outside = np.concatenate([self._outside, outside(words)])
-        drawn, self._outside = self._outside[:count], self._outside[count:]
-        return drawn
+            points = outside(words[:3])
+            places = self._last + np.cumsum(distances(words[3, : len(points)]))
+            self._rare_at, self._rare = np.append(self._rare_at, places), np.append(self._rare, points)
+            self._last = int(places[-1])
+        found, self._drawn = int(np.searchsorted(self._rare_at, end)), end
+        at, self._rare_at = self._rare_at[:found] - start, self._rare_at[found:]
+        rare, self._rare = self._rare[:found], self._rare[found:]
+        return at, rare
+
+
+def distances(words: NDArray[np.uint64]) -> Places:
+    """From one rare value to the next: k with probability RARE·(1 − RARE)^(k − 1), by one word each.
+
+    Small uniforms, of which the large distances come, have all their 53 bits.
+    """
+    uniforms = (words.astype(np.float64) + 0.5) * 2.0**-64
+    return 1 + np.floor(np.log(uniforms) / math.log1p(-RARE)).astype(np.int64)
 
 
 def outside(words: NDArray[np.uint64]) -> Floats:
@@ -72,14 +95,13 @@ def outside(words: NDArray[np.uint64]) -> Floats:
     A corner lies in the box between its rectangle, the next narrower one and their heights; the cap in a box; a tail under
     φ(t)e^(−t(x − t)), t being the largest width, of which the part e^(−(x − t)²/2) is under the curve.
     """
-    lefts, rights, bottoms, tops, areas = _boxes()
-    ends = np.cumsum(areas)
-    chosen = np.minimum(np.searchsorted(ends, unit_interval(words[0]) * ends[-1]), len(areas) - 1)
+    lefts, rights, bottoms, tops, ends = _boxes()
+    chosen = np.minimum(np.searchsorted(ends, unit_interval(words[0]) * ends[-1]), len(ends) - 1)
     across, up = unit_interval(words[1]), unit_interval(words[2])
     place = lefts[chosen] + across * (rights[chosen] - lefts[chosen])
     height = bottoms[chosen] + up * (tops[chosen] - bottoms[chosen])
     under = height < density(place)
-    tail = chosen == len(areas) - 1
+    tail = chosen == len(ends) - 1
     beyond = -np.log(across[tail]) / lefts[-1]
     place[tail] = lefts[-1] + beyond
     under[tail] = up[tail] < np.exp(-beyond * beyond / 2)
@@ -134,13 +156,13 @@ def _next_width(below: float, height: float) -> float | None:
 
 @cache
 def _boxes() -> tuple[Floats, Floats, Floats, Floats, Floats]:
-    """Left, right, bottom and top of every box around what is outside, and its area: corners, cap, last the tail."""
+    """Left, right, bottom and top of every box around what is outside, and the areas up to and with it. Last is the tail."""
     x, y = _rectangles()
     lefts, rights = np.concatenate([x[1:], [0.0, x[0]]]), np.concatenate([x[:-1], [x[-1], x[0]]])
     bottoms, tops = np.concatenate([y[:-1], [y[-1], 0.0]]), np.concatenate([y[1:], [_PEAK, y[0]]])
     areas = (rights - lefts) * (tops - bottoms)
     areas[-1] = y[0] / x[0]
-    return lefts, rights, bottoms, tops, areas
+    return lefts, rights, bottoms, tops, np.cumsum(areas)
 
 
 def density(x: Floats) -> Floats:

@@ -80,8 +80,8 @@ class RandomStream:
         self.add_normals(values, 1.0)
         return values
 
-    def add_normals(self, out: NDArray[np.float64], scale: float) -> None:
-        """Add independent N(0, scale²) to `out`."""
+    def add_normals(self, out: NDArray[np.floating], scale: float) -> None:
+        """Add independent N(0, scale²) to `out`, in float64; a float32 `out` is rounded after."""
         self._bell.add(out, scale, self.fill)
 
 

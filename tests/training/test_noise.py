@@ -10,7 +10,7 @@ import torch
 from apportion.plan import Noise
 from apportion.randomness import RandomStream
 from apportion.training.clipping import ClippedSum
-from apportion.training.noise import _PIECE, add_noise
+from apportion.training.noise import _LARGE, add_noise
 
 ERRORS = 6.2  # standard errors: a normal exceeds this with probability 6e-10
 
@@ -33,7 +33,7 @@ def test_steps_and_tensors_are_independent() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_sums_of_every_size_and_type_get_noise_of_the_stated_size_in_their_own_place(dtype: torch.dtype) -> None:
     """Small tensors are noised together and large ones in pieces: the values must come back where they belong."""
-    shapes = {"large": (3, _PIECE), "small": (70, 100), "empty": (0, 4), "scalar": (), "tail": (_PIECE + 7,)}
+    shapes = {"large": (3, _LARGE), "small": (70, 100), "empty": (0, 4), "scalar": (), "tail": (_LARGE + 7,)}
     sums = {
         name: torch.full(shape, 1000.0 * (1 + index), dtype=dtype) for index, (name, shape) in enumerate(shapes.items())
     }
@@ -72,7 +72,7 @@ def test_noise_in_place_is_the_same_noise(dtype: torch.dtype) -> None:
 def test_what_is_divided_and_rounded_is_the_noisy_sum(given: torch.dtype, kind: Noise) -> None:
     """Both are post-processing: the noise is that of a release without them, in sums of every size and layout."""
     views = torch.ones(10, dtype=torch.float64)
-    sums = {"large": torch.ones(3, _PIECE, dtype=given), "a": views[:6].view(2, 3), "b": views[6:]}
+    sums = {"large": torch.ones(3, _LARGE, dtype=given), "a": views[:6].view(2, 3), "b": views[6:]}
 
     def noisy(**options: Any) -> dict[str, torch.Tensor]:
         clipped = ClippedSum(

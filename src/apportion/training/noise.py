@@ -49,7 +49,7 @@ def add_noise(
     noisy = dict(clipped.sums)
     small: dict[float, list[str]] = {}  # the noise's standard deviation → parameters
     for name, total in clipped.sums.items():
-        if total.numel() < _PIECE:
+        if total.numel() < _LARGE:
             small.setdefault(sigma * clipped.scale(name), []).append(name)
         else:
             noisy[name] = _noisy(total, sigma * clipped.scale(name), stream, divisor, dtype or total.dtype, overwrite)
@@ -79,15 +79,12 @@ def _end_to_end(totals: Sequence[Tensor], overwrite: bool) -> Tensor:
 def _noisy(
     total: Tensor, scale: float, stream: RandomStream, divisor: float, dtype: torch.dtype, overwrite: bool
 ) -> Tensor:
-    """The total with noise; a piece at a time, so that float64 stays in the cache."""
+    """The total with noise. Before that it is not rounded: it keeps its type, or gets a wider one."""
     flat = total.reshape(-1).cpu()
-    noisy = flat if overwrite and dtype == flat.dtype else torch.empty_like(flat, dtype=dtype)
-    sums = torch.empty(min(len(flat), _PIECE), dtype=torch.float64)
-    for given, found in zip(torch.split(flat, _PIECE), torch.split(noisy, _PIECE), strict=True):
-        piece = sums[: len(given)].copy_(given)
-        stream.add_normals(piece.numpy(), scale)
-        found.copy_(piece.div_(divisor))
-    return noisy.view(total.shape).to(total.device)
+    wider = torch.promote_types(torch.promote_types(flat.dtype, dtype), torch.float32)
+    sums = flat.to(wider, copy=not overwrite)
+    stream.add_normals(sums.numpy(), scale)
+    return sums.to(dtype).div_(divisor).view(total.shape).to(total.device)
 
 
-_PIECE = 1 << 15  # values at a time: as many as stay in the cache
+_LARGE = 1 << 15  # values from which on a tensor gets its noise by itself
