@@ -20,11 +20,11 @@ Fill = Callable[[NDArray[np.uint8]], None]
 
 SLICES = 1 << 12
 AREA, RARE = 1 / (SLICES + 3), 3 / (SLICES + 3)  # of a rectangle, and of what they leave
-PIECE = 1 << 16  # words at a time: fewer would cost calls, more would leave the cache
-_CANDIDATES = 2048  # for rare values at a time
+PIECE = 1 << 17  # words at a time: with fewer, calls cost more than what they do gains in the cache
+FEW, MANY = 1 << 10, 1 << 13  # candidates for rare values at a time: a large model soon needs more
 _PEAK = 1 / math.sqrt(2 * math.pi)
 _HALF = AREA / 2
-_LAST_BITS = np.int64(SLICES - 1)
+_LAST_BITS = np.array(SLICES - 1)  # quicker than a scalar
 
 
 class Bell:
@@ -38,37 +38,39 @@ class Bell:
         self._rare, self._rare_at = np.empty(0), np.empty(0, np.int64)  # those ahead, and their places
         self._last = -1  # of these places
 
-    def add(self, out: NDArray[np.floating], scale: float, fill: Fill) -> None:
+    def add(self, out: NDArray[np.floating], scale: float, fill: Fill, factor: float = 1.0) -> None:
         """Add independent N(0, scale²) to `out`, float32 or float64; `fill` overwrites bytes with random ones.
 
         All arithmetic is float64, and a noise of ordinary size takes all the values that float64 has there. From a coarser
         set it could be recognised: whoever sees a noisy sum would subtract the two sums in question, and only the true one
-        leaves something in the set.
+        leaves something in the set. What is noisy is rounded to the type of `out` and then multiplied by `factor`, there.
         """
         if scale != self._scale:
             self._scale, self._widths = scale, widths() * (scale * 2.0**-63)
-        at, rare = self._rare_among(len(out), fill)
-        there = out[at]
         for start in range(0, len(out), PIECE):
-            self._add(out[start : start + PIECE], fill)
-        out[at] = there + scale * rare
+            piece = out[start : start + PIECE]
+            np.add(piece, self._noise(len(piece), fill), out=piece, casting="same_kind")
+            if factor != 1:
+                np.multiply(piece, factor, out=piece)
 
-    def _add(self, out: NDArray[np.floating], fill: Fill) -> None:
-        size = len(out)
+    def _noise(self, size: int, fill: Fill) -> Floats:
+        """The next so many values, in memory that is used again."""
         fill(self._bytes[: 8 * size])
         words, chosen, width = self._bytes[: 8 * size].view(np.int64), self._slice[:size], self._width[:size]
         np.bitwise_and(words, _LAST_BITS, out=chosen)
         self._widths.take(chosen, out=width, mode="clip")  # "clip" is the fastest, and there is nothing to clip
-        place = chosen.view(np.float64)  # in the same memory: which slice it was is not needed any more
-        np.copyto(place, words)
-        np.multiply(place, width, out=place)
-        np.add(out, place, out=out, casting="same_kind")
+        values = chosen.view(np.float64)  # in the same memory: which slice it was is not needed any more
+        values[...] = words
+        np.multiply(values, width, out=values)
+        at, rare = self._rare_among(size, fill)
+        values[at] = self._scale * rare
+        return values
 
     def _rare_among(self, count: int, fill: Fill) -> tuple[Places, Floats]:
         """Which of the next `count` values are rare, and what they are when the scale is 1."""
         start, end = self._drawn, self._drawn + count
         while self._last < end:
-            words = np.empty((4, _CANDIDATES), np.uint64)
+            words = np.empty((4, FEW if count < PIECE else MANY), np.uint64)
             fill(words.view(np.uint8).reshape(-1))
             points = outside(words[:3])
             places = self._last + np.cumsum(distances(words[3, : len(points)]))
@@ -95,18 +97,17 @@ def outside(words: NDArray[np.uint64]) -> Floats:
     A corner lies in the box between its rectangle, the next narrower one and their heights; the cap in a box; a tail under
     φ(t)e^(−t(x − t)), t being the largest width, of which the part e^(−(x − t)²/2) is under the curve.
     """
-    lefts, rights, bottoms, tops, ends = _boxes()
-    chosen = np.minimum(np.searchsorted(ends, unit_interval(words[0]) * ends[-1]), len(ends) - 1)
+    lefts, breadths, bottoms, heights, ends = _boxes()
     across, up = unit_interval(words[1]), unit_interval(words[2])
-    place = lefts[chosen] + across * (rights[chosen] - lefts[chosen])
-    height = bottoms[chosen] + up * (tops[chosen] - bottoms[chosen])
-    under = height < density(place)
-    tail = chosen == len(ends) - 1
+    chosen = np.searchsorted(ends, unit_interval(words[0]) * ends[-1])
+    place = lefts.take(chosen) + across * breadths.take(chosen)
+    under = bottoms.take(chosen) + up * heights.take(chosen) < density(place)
+    tail = np.flatnonzero(chosen == len(ends) - 1)
     beyond = -np.log(across[tail]) / lefts[-1]
     place[tail] = lefts[-1] + beyond
     under[tail] = up[tail] < np.exp(-beyond * beyond / 2)
-    signs = 1.0 - 2.0 * (words[0] & np.uint64(1)).astype(np.float64)  # a bit that unit_interval leaves out
-    points: Floats = (signs * place)[under]
+    signs = 1.0 - 2.0 * (words[0, under] & np.uint64(1))  # a bit that unit_interval leaves out
+    points: Floats = signs * place[under]
     return points
 
 
@@ -156,13 +157,13 @@ def _next_width(below: float, height: float) -> float | None:
 
 @cache
 def _boxes() -> tuple[Floats, Floats, Floats, Floats, Floats]:
-    """Left, right, bottom and top of every box around what is outside, and the areas up to and with it. Last is the tail."""
+    """Of every box around what is outside: left, breadth, bottom, height, and all areas up to its own. Last is the tail."""
     x, y = _rectangles()
     lefts, rights = np.concatenate([x[1:], [0.0, x[0]]]), np.concatenate([x[:-1], [x[-1], x[0]]])
     bottoms, tops = np.concatenate([y[:-1], [y[-1], 0.0]]), np.concatenate([y[1:], [_PEAK, y[0]]])
     areas = (rights - lefts) * (tops - bottoms)
     areas[-1] = y[0] / x[0]
-    return lefts, rights, bottoms, tops, np.cumsum(areas)
+    return lefts, rights - lefts, bottoms, tops - bottoms, np.cumsum(areas)
 
 
 def density(x: Floats) -> Floats:

@@ -15,7 +15,7 @@ from apportion import _checks
 from apportion.bell import Bell
 from apportion.errors import RunError
 
-_ZEROS = bytes(1 << 20)  # encrypted to give the key stream, a piece that stays in cache at a time
+_ZEROS = memoryview(bytes(1 << 20))  # encrypted to give the key stream, a piece that stays in cache at a time
 
 
 class RandomStream:
@@ -43,10 +43,9 @@ class RandomStream:
         """Overwrite `buffer` with uniform bytes."""
         if os.getpid() != self._process:
             raise RunError("a random stream must not be used in a forked process: it would repeat its parent's numbers")
-        zeros = memoryview(_ZEROS)
         for start in range(0, len(buffer), len(_ZEROS)):
             piece = buffer[start : start + len(_ZEROS)]
-            self._encryptor.update_into(zeros[: len(piece)], piece)  # type: ignore[arg-type]  # takes any buffer
+            self._encryptor.update_into(_ZEROS[: len(piece)], piece)  # type: ignore[arg-type]  # takes any buffer
 
     def below(self, bound: int, count: int) -> NDArray[np.int64]:
         """`count` whole numbers, exactly uniform on 0 … bound − 1 (words past the last whole multiple are redrawn)."""
@@ -80,9 +79,9 @@ class RandomStream:
         self.add_normals(values, 1.0)
         return values
 
-    def add_normals(self, out: NDArray[np.floating], scale: float) -> None:
-        """Add independent N(0, scale²) to `out`, in float64; a float32 `out` is rounded after."""
-        self._bell.add(out, scale, self.fill)
+    def add_normals(self, out: NDArray[np.floating], scale: float, factor: float = 1.0) -> None:
+        """Add independent N(0, scale²) to `out`, in float64, round the sum to what `out` is, and multiply it by `factor`."""
+        self._bell.add(out, scale, self.fill, factor)
 
 
 def _key_of_seed(seed: int, start: int) -> bytes:

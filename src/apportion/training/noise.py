@@ -56,8 +56,8 @@ def add_noise(
     for scale, names in small.items():  # in one go: a nearly empty piece of noise takes as many calls as a full one
         totals = [noisy[name] for name in names]
         together = _end_to_end(totals, overwrite)
-        stream.add_normals(together.numpy(), scale)
-        means = together.div_(divisor).to(dtype or together.dtype).split_with_sizes([t.numel() for t in totals])
+        stream.add_normals(together.numpy(), scale, 1 / divisor)
+        means = together.to(dtype or together.dtype).split_with_sizes([t.numel() for t in totals])
         for name, total, mean in zip(names, totals, means, strict=True):
             noisy[name] = mean.view(total.shape).to(total.device)
     return PrivateGradient(sums=noisy, sigma=sigma)
@@ -83,8 +83,8 @@ def _noisy(
     flat = total.reshape(-1).cpu()
     wider = torch.promote_types(torch.promote_types(flat.dtype, dtype), torch.float32)
     sums = flat.to(wider, copy=not overwrite)
-    stream.add_normals(sums.numpy(), scale)
-    return sums.to(dtype).div_(divisor).view(total.shape).to(total.device)
+    stream.add_normals(sums.numpy(), scale, 1 / divisor)
+    return sums.to(dtype).view(total.shape).to(total.device)
 
 
 _LARGE = 1 << 15  # values from which on a tensor gets its noise by itself
