@@ -20,8 +20,8 @@ Fill = Callable[[NDArray[np.uint8]], None]
 
 SLICES = 1 << 12
 AREA, RARE = 1 / (SLICES + 3), 3 / (SLICES + 3)  # of a rectangle, and of what they leave
-PIECE = 1 << 17  # words at a time: with fewer, calls cost more than what they do gains in the cache
-FEW, MANY = 1 << 10, 1 << 13  # candidates for rare values at a time: a large model soon needs more
+PIECE = 1 << 16  # words at a time: with fewer, calls cost more than the cache saves; more would take more memory
+FEW, MANY = 1 << 10, 1 << 12  # candidates for rare values at a time: a large model soon needs more
 _PEAK = 1 / math.sqrt(2 * math.pi)
 _HALF = AREA / 2
 _LAST_BITS = np.array(SLICES - 1)  # quicker than a scalar
