@@ -5,10 +5,10 @@ Wavelets turned into eight directions at two scales, moduli, and a blur, twice o
 public constant, and the features of a record are a function of that record alone: computing them costs no privacy. That
 linear models on such features train well under a budget was found by F. Tramèr and D. Boneh (ICLR 2021, arXiv 2011.11660).
 
-For images of 28 × 28: 1 + 16 + 64 channels of 7 × 7. `features` then makes them fit for a linear model under noise: what
-all records have in common is taken away, and correlated channels become fewer uncorrelated ones: 32 · 49 = 1568 features.
-That needs statistics of handwriting. Those of private records would have to be paid for, so they are taken from random pen
-strokes (`strokes.py`).
+For images of 28 × 28: 1 + 16 + 64 channels of 7 × 7. `features` sets images upright first (`upright.py`), and then makes
+channels fit for a linear model under noise: what all records have in common is taken away, and correlated channels become
+fewer uncorrelated ones: 32 · 49 = 1568 features. That needs statistics of handwriting. Those of private records would have
+to be paid for, so they are taken from random pen strokes (`strokes.py`).
 """
 
 import hashlib
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from examples.strokes import strokes
+from examples.upright import upright
 
 SCALES, DIRECTIONS, SIDE = 2, 8, 28
 WIDTH, FREQUENCY, SLANT = 0.8, 0.75 * math.pi, 4 / DIRECTIONS  # of the finest wavelet: in pixels, radians, as a ratio
@@ -28,7 +29,7 @@ GROUPS, LEAST_DEVIATION = 27, 1e-5
 STROKES, RIDGE, KEPT = 600, 0.03, 32
 PLACES = (SIDE // 4) ** 2
 FEATURES = KEPT * PLACES
-VERSION = "1"  # of the features, for those that are kept on disk
+VERSION = "2"  # of the features, for those that are kept on disk
 _SUBSAMPLED = 2**SCALES
 _MARGIN = _SUBSAMPLED
 _AT_ONCE = 16  # images whose spectra stay in a processor's cache
@@ -104,12 +105,12 @@ def _folded(spectrum: Tensor, step: int) -> Tensor:
 
 
 def channels(images: Tensor | np.ndarray) -> np.ndarray:
-    """The channels of many images, in half precision: (records, 3969)."""
+    """The channels of many images, set upright first, in half precision: (records, 3969)."""
     transform, pixels = Scattering(), torch.as_tensor(images)
     found = np.empty((len(pixels), transform.channels * PLACES), np.float16)
     with torch.no_grad():
         for start in range(0, len(pixels), _AT_ONCE):
-            found[start : start + _AT_ONCE] = transform(pixels[start : start + _AT_ONCE]).flatten(1).numpy()
+            found[start : start + _AT_ONCE] = transform(upright(pixels[start : start + _AT_ONCE])).flatten(1).numpy()
     return found
 
 

@@ -1,7 +1,17 @@
 """All experiments, in the order of the page."""
 
 from apportion.errors import InvalidArgument
-from experiments import accountings, best_cifar, best_mnist, cancer, cifar_paper, membership, mnist_tables, sweeps
+from experiments import (
+    accountings,
+    best_cifar,
+    best_mnist,
+    best_schedules,
+    cancer,
+    cifar_paper,
+    membership,
+    mnist_tables,
+    sweeps,
+)
 from experiments.accounting import (
     batches,
     conjectured_bound,
@@ -30,6 +40,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     sweeps.EXPERIMENT,
     best_mnist.EXPERIMENT,
     best_cifar.EXPERIMENT,
+    best_schedules.EXPERIMENT,
     membership.EXPERIMENT,
 )
 

@@ -72,18 +72,42 @@ def against(
         f'<text x="{(across.start + across.end) / 2:.1f}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(x)}</text>',
         *_frame(across, along),
     ]
+    labels = _Labels()
     for name, level in levels.items():
         y = along.place(level)
         parts.append(f'<path class="line s5" stroke-dasharray="2 3" d="M{across.start} {y:.1f}H{across.end}"/>')
-        parts.append(_label(across.end - 4, y - 5, f"{name}: {short(level)}", "end"))
+        parts.append(labels.beside(across.end, y, f"{name}: {short(level)}", on_line=True))
     for index, (name, points) in enumerate(ours.items()):
-        parts += _with_bars(name, sorted(points, key=lambda point: point.at), f"s{index}", across, along)
+        parts += _with_bars(name, sorted(points, key=lambda point: point.at), f"s{index}", across, along, labels)
     for name, (place, value) in others.items():
         left, top = across.place(place), along.place(value)
         parts.append(f'<path class="line s2" d="M{left - 4:.1f} {top - 4:.1f}h8v8h-8z"/>')
-        anchor, beside = ("start", left + 9) if left < 0.7 * _WIDTH else ("end", left - 9)
-        parts.append(_label(beside, top + 13, f"{name}: {short(value)}", anchor))
+        parts.append(labels.beside(left, top, f"{name}: {short(value)}"))
     return standalone("\n".join([*parts, "</svg>"]))
+
+
+class _Labels:
+    """Names beside points, where no other name stands yet."""
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[float, float, float, float]] = []
+
+    def beside(self, x: float, y: float, text: str, on_line: bool = False) -> str:
+        """At the first place around the point that is free and inside the picture, else at the first; off a line."""
+        wide = _LETTER * len(text)
+        places = [
+            (at, y + down) for down in ((-7, 17, -19) if on_line else (4, -7, 17)) for at in (x + 9, x - 9 - wide)
+        ]
+        left, base = next((place for place in places if self._is_free(*place, wide)), places[0])
+        self._taken.append((left, left + wide, base - 11, base + 3))
+        return _label(left, base, text, "start") if left > x else _label(left + wide, base, text, "end")
+
+    def _is_free(self, left: float, base: float, wide: float) -> bool:
+        right, top, bottom = left + wide, base - 11, base + 3
+        inside = left >= _SIDE and right <= _WIDTH
+        return inside and all(
+            right < start or end < left or bottom < upper or lower < top for start, end, upper, lower in self._taken
+        )
 
 
 def _frame(across: Axis, along: Axis) -> list[str]:
@@ -95,7 +119,9 @@ def _frame(across: Axis, along: Axis) -> list[str]:
     return parts + [_label(across.place(tick), along.start + 16, f"{tick:g}", "middle") for tick in across.ticks]
 
 
-def _with_bars(name: str, points: Sequence[Shown], colour: str, across: Axis, along: Axis) -> list[str]:
+def _with_bars(
+    name: str, points: Sequence[Shown], colour: str, across: Axis, along: Axis, labels: _Labels
+) -> list[str]:
     places = [(across.place(point.at), along.place(point.spread.mean)) for point in points]
     parts = [f'<path class="line {colour}" d="M{" L".join(f"{left:.1f} {y:.1f}" for left, y in places)}"/>']
     for (left, y), point in zip(places, points, strict=True):
@@ -103,8 +129,8 @@ def _with_bars(name: str, points: Sequence[Shown], colour: str, across: Axis, al
         parts.append(f'<path class="line {colour}" d="M{left - 4:.1f} {low:.1f}h8M{left:.1f} {low:.1f}V{high:.1f}"/>')
         hint = escape(f"{name}, {point.at:g}: {point.spread}")
         parts.append(f'<circle class="line {colour}" cx="{left:.1f}" cy="{y:.1f}" r="4"><title>{hint}</title></circle>')
-        parts.append(_label(left + 8, y - 7, f"{short(point.spread.mean)}", "start"))
-    parts.append(_label(places[0][0] - 8, places[0][1] + 18, name, "start"))
+        named = f"{name}: " if point is points[0] else ""
+        parts.append(labels.beside(left, y, f"{named}{short(point.spread.mean)}", on_line=True))
     return parts
 
 

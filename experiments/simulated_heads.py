@@ -1,54 +1,63 @@
-"""Many linear heads at once, for choosing settings fast: `python -m experiments.simulated_heads < configurations`.
+"""Many linear heads at once, for choosing settings fast: `python -m experiments.simulated_heads NAME < configurations`.
 
-The mechanism of `best-cifar` with one batch per epoch in plain arrays: clipped gradients of unit-length records, Gaussian
-noise, momentum, and an exponential average of the weights. All configurations share one pass over the records per epoch.
-No ledger, no secure noise, so nothing of it may be released. It trains on part of the training records with the noise per
-record that 50,000 would have, and scores the last fifth. What is tried is appended to results/best-cifar/tuning.jsonl.
+The mechanism of `best-mnist`'s and `best-cifar`'s linear models in plain arrays: clipped gradients of unit-length records,
+Gaussian noise as the plan has it, momentum, and an exponential average of the weights. Configurations with as many batches
+share their passes over the records. No ledger, no secure noise, and of the batching only its noise (batches are those of a
+partition whatever is asked for), so nothing of it may be released. It trains on the training records less those that are
+scored, with the noise per record that all of them would have. What is tried is appended to results/NAME/tuning.jsonl.
 """
 
 import json
-import math
 import sys
 from collections.abc import Sequence
+from itertools import groupby
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from apportion import canonical
-from apportion.accounting.conversions import mu_of_epsilon
-from experiments import best_cifar, cifar
+from apportion.plan import NonPrivatePlan
+from experiments.tuning import TUNED
 
-CLASSES, PRETENDED = 10, 50_000
-
-
-def noise_multiplier(epsilon: float | None, epochs: int) -> float:
-    """One batch per epoch is a plain Gaussian: exact."""
-    return 0.0 if epsilon is None else math.sqrt(epochs) / mu_of_epsilon(epsilon, best_cifar.DELTA)
+CLASSES, MOMENTUM, AVERAGING = 10, 0.9, 0.9
 
 
-def train(inputs: Any, targets: Any, tried: Sequence[dict[str, Any]], *, seed: int = 0) -> list[tuple[Any, Any]]:
-    """(last weights, averaged weights) of each configuration."""
+def noise_of(module: ModuleType, settings: dict[str, Any], records: int) -> list[float]:
+    """Deviation of the noise on a batch's mean gradient, epoch by epoch: the plan's, as if all records were there."""
+    plan = module.plan_of(settings, records)
+    if isinstance(plan, NonPrivatePlan):
+        return [0.0] * settings["epochs"]
+    batch = plan.batching.at(0).nominal_batch_size(records)
+    return [slot.sigma * settings["clip"] / batch for slot in plan.slots]
+
+
+def train(
+    inputs: Any, targets: Any, tried: Sequence[dict[str, Any]], noises: Sequence[Sequence[float]], *, seed: int = 0
+) -> list[tuple[Any, Any]]:
+    """(last weights, averaged weights) of each configuration; all have as many batches."""
     stream, labels = np.random.default_rng(seed), np.eye(CLASSES, dtype=np.float32)[targets]
     shape = (len(tried), inputs.shape[1], CLASSES)
     weights, velocity, average = (np.zeros(shape, np.float32) for _ in range(3))
-    found: dict[int, tuple[Any, Any]] = {}
-    sigmas = [noise_multiplier(one["epsilon"], one["epochs"]) for one in tried]
+    batches = tried[0]["batches"]
     for epoch in range(max(one["epochs"] for one in tried)):
         left = [index for index, one in enumerate(tried) if epoch < one["epochs"]]
-        scores = inputs @ weights[left].transpose(1, 0, 2).reshape(inputs.shape[1], -1)
-        slopes = _clipped(scores.reshape(len(inputs), len(left), CLASSES), labels, [tried[i]["clip"] for i in left])
-        sums = (inputs.T @ slopes.reshape(len(inputs), -1)).reshape(inputs.shape[1], len(left), CLASSES)
-        for place, index in enumerate(left):
-            one = tried[index]
-            spread = sigmas[index] * (one["clip"] or 0.0) / PRETENDED
-            noise = spread * stream.standard_normal(sums[:, place].shape, np.float32)
-            velocity[index] = one["momentum"] * velocity[index] + sums[:, place] / len(inputs) + noise
-            weights[index] -= one["learning_rate"] * (1 - one["momentum"]) * velocity[index]
-            kept = min(one.get("averaging") or 0.9, (2 + epoch) / (11 + epoch))
-            average[index] = kept * average[index] + (1 - kept) * weights[index]
-            if epoch + 1 == one["epochs"]:
-                found[index] = weights[index].copy(), average[index].copy()
-    return [found[index] for index in range(len(tried))]
+        order = stream.permutation(len(inputs)) if batches > 1 else np.arange(len(inputs))
+        for number, batch in enumerate(np.array_split(order, batches)):
+            own, step = inputs[batch] if batches > 1 else inputs, epoch * batches + number
+            scores = own @ weights[left].transpose(1, 0, 2).reshape(own.shape[1], -1)
+            clips = [tried[index]["clip"] for index in left]
+            slopes = _clipped(scores.reshape(len(own), len(left), CLASSES), labels[batch], clips)
+            sums = (own.T @ slopes.reshape(len(own), -1)).reshape(own.shape[1], len(left), CLASSES)
+            for place, index in enumerate(left):
+                one = tried[index]
+                momentum = one.get("momentum", MOMENTUM)
+                noise = np.float32(noises[index][epoch]) * stream.standard_normal(sums[:, place].shape, np.float32)
+                velocity[index] = momentum * velocity[index] + sums[:, place] / len(own) + noise
+                weights[index] -= one["learning_rate"] * (1 - momentum) * velocity[index]
+                kept = min(one.get("averaging") or AVERAGING, (2 + step) / (11 + step))
+                average[index] = kept * average[index] + (1 - kept) * weights[index]
+    return list(zip(weights, average, strict=True))
 
 
 def _clipped(scores: Any, labels: Any, clips: Sequence[float | None]) -> Any:
@@ -60,22 +69,31 @@ def _clipped(scores: Any, labels: Any, clips: Sequence[float | None]) -> Any:
     return slopes * np.minimum(1, bounds / np.maximum(lengths, 1e-12))[:, :, None]
 
 
-def main() -> None:
-    tried = [json.loads(line) for line in sys.stdin]
-    for how in sorted({(one["records"], one["side"], one["mirrored"], one["scaling"]) for one in tried}):
-        same = [one for one in tried if (one["records"], one["side"], one["mirrored"], one["scaling"]) == how]
-        inputs, targets = (tensor.numpy() for tensor in cifar.features("train", *how))
-        split = len(inputs) * 4 // 5
-        for one, (last, averaged) in zip(same, train(inputs[:split], targets[:split], same), strict=True):
-            for weights, averaging in ((last, None), (averaged, one.get("averaging") or 0.9)):
-                right = (inputs[split:] @ weights).argmax(1) == targets[split:]
-                facts = {"how": "simulated", "part": "validation", "bias": False, "batches": 1, **one}
-                kept = {**facts, "averaging": averaging, "accuracy": round(float(right.mean()), 4)}
-                with best_cifar.TUNING.open("a") as file:
+def main(name: str) -> None:
+    module, records = TUNED[name]
+    tried = [{"records": records, **json.loads(line), "part": "validation"} for line in sys.stdin]
+    kinds = groupby(sorted(tried, key=lambda one: _kind(module, one)), key=lambda one: _kind(module, one))
+    for _, group in kinds:
+        same = list(group)
+        private, scored = module.divided(same[0])
+        inputs, targets, unseen, right = (tensor.numpy() for tensor in (*private, *scored))
+        noises = [noise_of(module, one, records) for one in same]
+        for one, (last, averaged) in zip(same, train(inputs, targets, same, noises), strict=True):
+            for weights, averaging in ((last, None), (averaged, one.get("averaging") or AVERAGING)):
+                accuracy = float(((unseen @ weights).argmax(1) == right).mean())
+                kept = {**one, "how": "simulated", "averaging": averaging, "accuracy": round(accuracy, 4)}
+                with module.TUNING.open("a") as file:
                     file.write(canonical.dumps(kept) + "\n")
-                print(json.dumps(kept), flush=True)
+                print(json.dumps(kept, ensure_ascii=False), flush=True)
+
+
+def _kind(module: ModuleType, settings: dict[str, Any]) -> str:
+    """What configurations must have in common to be trained together: records, their features, and batches."""
+    return json.dumps([settings.get(name) for name in (*module.DIVIDED_BY, "batches")])
 
 
 if __name__ == "__main__":
-    best_cifar.TUNING.parent.mkdir(parents=True, exist_ok=True)
-    main()
+    if len(sys.argv) != 2 or sys.argv[1] not in TUNED:
+        sys.exit(f"usage: python -m experiments.simulated_heads {{{','.join(TUNED)}}} < configurations")
+    TUNED[sys.argv[1]][0].TUNING.parent.mkdir(parents=True, exist_ok=True)
+    main(sys.argv[1])

@@ -1,6 +1,6 @@
 """Trying configurations on validation records, every try kept: `python -m experiments.tuning NAME < configurations`.
 
-One JSON object per line of the input: the settings of a row of `best-mnist` or `best-cifar`, without `part`. What is tried
+One JSON object per line of the input: the settings of a row of that experiment, without `part`. What is tried
 is appended to results/NAME/tuning.jsonl, good or bad, and committed: who reads a result should know of how many it was the
 best.
 """
@@ -11,9 +11,13 @@ import tempfile
 from pathlib import Path
 
 from apportion import canonical
-from experiments import best_cifar, best_mnist
+from experiments import best_cifar, best_mnist, best_schedules
 
-TUNED = {best_mnist.NAME: (best_mnist, 60_000), best_cifar.NAME: (best_cifar, 50_000)}
+TUNED = {
+    best_mnist.NAME: (best_mnist, 60_000),
+    best_cifar.NAME: (best_cifar, 50_000),
+    best_schedules.NAME: (best_schedules, 60_000),
+}
 
 
 def main(name: str) -> None:

@@ -35,6 +35,6 @@ def test_tuning_sees_training_records_alone_and_scores_those_it_did_not_train_on
     monkeypatch.setattr(best_mnist, "parts", lambda model, records: (training, test))
     monkeypatch.setattr(best_mnist, "VALIDATION_RECORDS", 20)
     settings = {"model": best_mnist.LINEAR, "records": 50}
-    (trained, _), (scored, _) = best_mnist.trained_and_scored({**settings, "part": "validation"})
+    (trained, _), (scored, _) = best_mnist.divided({**settings, "part": "validation"})
     assert (trained.tolist(), scored.tolist()) == (list(range(30)), list(range(30, 50)))
-    assert best_mnist.trained_and_scored({**settings, "part": "test"}) == (training, test)
+    assert best_mnist.divided({**settings, "part": "test"}) == (training, test)

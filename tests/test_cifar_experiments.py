@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 import apportion as ap
+from apportion.accounting.conversions import mu_of_epsilon
 from apportion.data import Dataset
 from apportion.training.gradients import clipped_sum
 from examples import imagenet_features
@@ -106,9 +108,9 @@ def test_a_head_is_trained_within_its_budget_and_choices_never_see_a_test_record
 
 def test_simulated_heads_make_the_steps_of_the_library_but_for_their_noise() -> None:
     inputs, labels = clusters(60, 12)
-    settings = {"epsilon": None, "epochs": 3, "clip": 0.3, "learning_rate": 5.0, "momentum": 0.9}
+    settings = {"batches": 1, "epochs": 3, "clip": 0.3, "learning_rate": 5.0, "momentum": 0.9}
     unclipped = {**settings, "clip": None, "epochs": 2}
-    both = simulated_heads.train(inputs.numpy(), labels.numpy(), [settings, unclipped])
+    both = simulated_heads.train(inputs.numpy(), labels.numpy(), [settings, unclipped], [[0.0] * 3] * 2)
     for asked, (last, _) in zip((settings, unclipped), both, strict=True):
         model = best_cifar.head(12)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
@@ -120,10 +122,19 @@ def test_simulated_heads_make_the_steps_of_the_library_but_for_their_noise() -> 
         assert np.allclose(last.T, model.weight.detach(), atol=1e-5)
 
 
+@pytest.mark.parametrize("batches", [1, 3])
+def test_simulated_steps_without_a_gradient_spread_as_far_as_the_noise_of_the_plan(batches: int) -> None:
+    settings = {"batches": batches, "epochs": 3, "clip": 1.0, "learning_rate": 1.0, "momentum": 0.0}
+    inputs, labels = np.zeros((6, 4000), np.float32), np.zeros(6, np.int64)
+    ((last, _),) = simulated_heads.train(inputs, labels, [settings], [[0.3, 0.2, 0.1]])
+    assert last.std() == pytest.approx(math.sqrt(batches * (0.3**2 + 0.2**2 + 0.1**2)), rel=0.02)
+
+
 def test_simulated_noise_is_that_of_one_gaussian_release_per_epoch() -> None:
-    sigma = simulated_heads.noise_multiplier(1.0, 30)
-    plan = best_cifar.plan_of({"batches": 1, "epochs": 30, "epsilon": 1.0, "clip": 1.0}, 50_000)
-    assert plan.slots[0].sigma == pytest.approx(sigma, rel=2e-3)
+    settings = {"batches": 1, "epochs": 30, "epsilon": 1.0, "clip": 0.5}
+    exact = math.sqrt(30) / mu_of_epsilon(1.0, best_cifar.DELTA) * 0.5 / 50_000
+    assert simulated_heads.noise_of(best_cifar, settings, 50_000) == pytest.approx([exact] * 30, rel=2e-3)
+    assert simulated_heads.noise_of(best_cifar, {**settings, "epsilon": None}, 50_000) == [0.0] * 30
 
 
 def test_every_setting_of_the_best_models_was_tried_on_training_records_and_none_tried_was_better() -> None:
@@ -133,7 +144,8 @@ def test_every_setting_of_the_best_models_was_tried_on_training_records_and_none
         assert any(configuration.get(name) == value for configuration in tried), f"{name} = {value} was not tried"
     for epsilon, chosen in best_cifar.CHOSEN.items():
         heads = [one for one in tried if one["how"] == "simulated" and one["epsilon"] == epsilon]
-        (accuracy,) = {one["accuracy"] for one in heads if chosen.items() <= one.items()}
+        features_too = {**chosen, **best_cifar.FEATURES_CHOSEN}
+        (accuracy,) = {one["accuracy"] for one in heads if features_too.items() <= one.items()}
         assert accuracy == max(one["accuracy"] for one in heads)
 
 

@@ -24,6 +24,7 @@ from examples.scattering import (
     public_moments,
 )  # fmt: skip
 from examples.strokes import strokes
+from examples.upright import upright
 
 SIZE, EDGE, STEP = 36, 4, 4
 DRAWN = [0.0688374, 0.0964549, 0.0548284]
@@ -148,6 +149,37 @@ def test_strokes_that_had_no_part_in_it_come_out_centred_and_nearly_uncorrelated
 def _most_variance_of_one_direction(rows: Tensor) -> float:
     covariance = torch.einsum("rcp,rdp->cd", rows, rows)
     return float(torch.linalg.eigvalsh(covariance).max() / covariance.trace())
+
+
+def slanted(slant: float, down: int = 0, right: int = 0) -> Tensor:
+    """A stroke one pixel wide, leaning by `slant` pixels per row, its middle moved."""
+    image = torch.zeros(28, 28)
+    for row in range(-8, 9):
+        image[13 + down + row, round(13 + right + slant * row)] = 1
+    return image
+
+
+@pytest.mark.parametrize("slant", [-0.5, 0.0, 0.5])
+def test_a_leaning_stroke_is_set_upright_in_the_middle(slant: float) -> None:
+    (found,) = upright(slanted(slant, down=2, right=-3)[None])
+    ink, places = found.sum(), torch.arange(28.0) - 13.5
+    down, right = (found.sum(1) * places).sum() / ink, (found.sum(0) * places).sum() / ink
+    assert abs(float(down)) < 0.1
+    assert abs(float(right)) < 0.1
+    assert abs(float(torch.einsum("ij,i,j->", found, places - down, places - right) / ink)) < 0.3
+    assert float(found[:, 12:16].sum() / ink) > 0.95
+    assert float(ink) == pytest.approx(17, rel=0.1)
+
+
+def test_setting_upright_again_changes_little_and_an_empty_image_stays_empty() -> None:
+    once = upright(torch.as_tensor(strokes(20)))
+    again = upright(once)
+    assert float((again - once).norm() / once.norm()) < 0.2
+    assert not upright(torch.zeros(2, 784)).any()
+
+
+def test_an_image_is_set_upright_by_itself(images: Tensor) -> None:
+    assert torch.equal(upright(images)[1:2], upright(images[1:2]))
 
 
 def test_everybody_draws_the_same_strokes() -> None:
