@@ -2,6 +2,7 @@
 
 import os
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -44,6 +45,26 @@ def test_normals_have_the_moments_of_a_standard_normal() -> None:
     assert abs((x[1:] * x[:-1]).mean()) < ERRORS / np.sqrt(N)
 
 
+def test_a_few_normals_at_a_time_are_as_independent_as_many() -> None:
+    """They are drawn ahead of use: none comes twice, whatever sizes and scales follow each other."""
+    stream = RandomStream()
+    sizes = [*[3, 1000, 0, 500, 1024] * 40, 5000, *[700] * 40]
+    x = np.concatenate([stream.normals(size) for size in sizes])
+    assert len(np.unique(x)) == len(x) == sum(sizes)
+    for power, mean, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
+        assert abs((x**power).mean() - mean) < ERRORS * np.sqrt(variance / len(x))
+    assert abs((x[700:] * x[:-700]).mean()) < ERRORS / np.sqrt(len(x))
+
+
+def test_a_few_normals_have_the_scale_that_is_asked_for() -> None:
+    stream = RandomStream()
+    for scale in (2.0, 2.0, 2.0, 1e-9, 1e-9, 2.0, 1e9, 1e9):
+        out = np.full(1000, 5 * scale)
+        stream.add_normals(out, scale)
+        assert abs(out.mean() / scale - 5) < ERRORS / np.sqrt(1000)
+        assert abs(out.std() / scale - 1) < 0.2
+
+
 def test_odd_counts_and_zero_are_served() -> None:
     assert len(RandomStream().normals(0)) == 0
     assert len(RandomStream().normals(7)) == 7
@@ -73,12 +94,17 @@ def test_coins_fall_with_the_probability_asked_for(probability: float) -> None:
     assert abs(heads - N * probability) <= ERRORS * np.sqrt(N * probability * (1 - probability))
 
 
-def test_a_forked_process_may_not_continue_a_stream() -> None:
+@pytest.mark.parametrize(
+    "use", [lambda stream: stream.words(1), lambda stream: stream.normals(7)], ids=["words", "ahead"]
+)
+def test_a_forked_process_may_not_continue_a_stream(use: Callable[[RandomStream], object]) -> None:
     stream = RandomStream()
+    for _ in range(3):
+        stream.normals(7)  # now some are left that were drawn before the fork
     process = os.fork()
     if process == 0:
         try:
-            stream.words(1)
+            use(stream)
         except RunError:
             os._exit(7)
         os._exit(0)

@@ -5,6 +5,7 @@ its own, and a stream refuses to continue in a forked process, where it would re
 """
 
 import hashlib
+import math
 import os
 
 import numpy as np
@@ -16,6 +17,7 @@ from apportion.bell import Bell
 from apportion.errors import RunError
 
 _ZEROS = memoryview(bytes(1 << 20))  # encrypted to give the key stream, a piece that stays in cache at a time
+_FEW, _AHEAD = 1 << 10, 1 << 12  # up to so many normals are taken from so many that were drawn together
 
 
 class RandomStream:
@@ -30,7 +32,7 @@ class RandomStream:
         key = os.urandom(32) if seeded_for_research_only is None else _key_of_seed(seeded_for_research_only, start)
         self.fingerprint = hashlib.sha256(b"apportion key fingerprint " + key).hexdigest()[:32]
         self._encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-        self._bell = Bell()
+        self._bell, self._ahead = Bell(), _Ahead()
         self._process = os.getpid()
 
     def words(self, count: int) -> NDArray[np.uint64]:
@@ -41,11 +43,14 @@ class RandomStream:
 
     def fill(self, buffer: NDArray[np.uint8]) -> None:
         """Overwrite `buffer` with uniform bytes."""
-        if os.getpid() != self._process:
-            raise RunError("a random stream must not be used in a forked process: it would repeat its parent's numbers")
+        self._require_own_process()
         for start in range(0, len(buffer), len(_ZEROS)):
             piece = buffer[start : start + len(_ZEROS)]
             self._encryptor.update_into(_ZEROS[: len(piece)], piece)  # type: ignore[arg-type]  # takes any buffer
+
+    def _require_own_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RunError("a random stream must not be used in a forked process: it would repeat its parent's numbers")
 
     def below(self, bound: int, count: int) -> NDArray[np.int64]:
         """`count` whole numbers, exactly uniform on 0 … bound − 1 (words past the last whole multiple are redrawn)."""
@@ -80,8 +85,54 @@ class RandomStream:
         return values
 
     def add_normals(self, out: NDArray[np.floating], scale: float, factor: float = 1.0) -> None:
-        """Add independent N(0, scale²) to `out`, in float64, round the sum to what `out` is, and multiply it by `factor`."""
-        self._bell.add(out, scale, self.fill, factor)
+        """Add independent N(0, scale²) to `out`, in float64, round the sum to what `out` is, and multiply it by `factor`.
+
+        A few numbers cost as much as thousands; so where a few of one scale are asked for again and again, as a small
+        model's steps do, thousands are drawn, and each is used once.
+        """
+        if len(out) > _FEW or not self._ahead.has_been_asked_for(scale):
+            self._bell.add(out, scale, self.fill, factor)
+            return
+        self._require_own_process()
+        if self._ahead.left < len(out):
+            fresh = np.zeros(_AHEAD)
+            self._bell.add(fresh, scale, self.fill)
+            self._ahead.refill(fresh)
+        self._ahead.add(out)
+        if factor != 1:
+            out *= factor
+
+
+class _Ahead:
+    """Normals of one scale that were drawn before they were needed.
+
+    In every method the order of assignments is such that after an interruption between any two of them nothing is used
+    twice, and nothing at another scale than its own.
+    """
+
+    def __init__(self) -> None:
+        self.scale, self.normals, self.used = math.nan, np.empty(0), 0
+
+    @property
+    def left(self) -> int:
+        return len(self.normals) - self.used
+
+    def has_been_asked_for(self, scale: float) -> bool:
+        """Whether this scale is the one that was asked for last; if not, it is now, and what was drawn is thrown away."""
+        if scale == self.scale:
+            return True
+        self.refill(np.empty(0))
+        self.scale = scale
+        return False
+
+    def refill(self, normals: NDArray[np.float64]) -> None:
+        self.normals = normals
+        self.used = 0
+
+    def add(self, out: NDArray[np.floating]) -> None:
+        first = self.used
+        self.used = first + len(out)
+        out += self.normals[first : self.used]
 
 
 def _key_of_seed(seed: int, start: int) -> bytes:
