@@ -12,6 +12,7 @@ import torch
 
 from apportion.errors import IncompatibleModel, RunError
 from apportion.training.gradients import trainable
+from apportion.training.gradients.structure import Structure
 
 _PIECE = 1 << 20  # values
 _OPEN: "WeakSet[torch.nn.Module]" = WeakSet()
@@ -25,12 +26,17 @@ class Guard:
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._model, self._optimizer = model, optimizer
         self._modes = [(name, module, module.training) for name, module in model.named_modules()]
+        self._modules = [module for _, module, _ in self._modes]
+        self._training = [training for _, _, training in self._modes]
+        self._structure, self._updated = Structure(model), self._parameters_of_optimizer()
         self._trainable = self._trained()
         self._still = self._not_trained()
 
-    def _trained(self) -> tuple[tuple[str, int], ...]:
-        updated = [id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]]
-        return (*((name, id(p)) for name, p in trainable(self._model).items()), *(("optimizer", i) for i in updated))
+    def _trained(self) -> dict[str, int]:
+        return {name: id(parameter) for name, parameter in trainable(self._model).items()}
+
+    def _parameters_of_optimizer(self) -> list[int]:
+        return [id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]]
 
     def _not_trained(self) -> dict[str, bytes]:
         """A digest of everything that is published but not trained; a frozen backbone may be too large to copy."""
@@ -44,19 +50,24 @@ class Guard:
 
     def before_step(self) -> None:
         """Refuse a step of a model that is no longer the one that was checked; nothing has been touched then."""
-        for name, module, training in self._modes:
-            if module.training != training:
-                mode = "training" if module.training else "evaluation"
-                raise IncompatibleModel(
-                    [
-                        f"{name or 'the model'} ({type(module).__name__}) was put into {mode} mode after the run was set "
-                        "up: what it does then was not checked. Put back the mode it had, or set modes before the run"
-                    ]
-                )
-        if self._trained() != self._trainable:
+        if [module.training for module in self._modules] != self._training:
+            raise IncompatibleModel(
+                [
+                    f"{name or 'the model'} ({type(module).__name__}) was put into "
+                    f"{'training' if module.training else 'evaluation'} mode after the run was set up: what it does then "
+                    "was not checked. Put back the mode it had, or set modes before the run"
+                    for name, module, training in self._modes
+                    if module.training != training
+                ]
+            )
+        if self._parameters_of_optimizer() != self._updated or not self._has_the_same_parameters():
             raise IncompatibleModel(
                 ["parameters were frozen, unfrozen or exchanged after the run was set up; do that before the run"]
             )
+
+    def _has_the_same_parameters(self) -> bool:
+        """Quickly if the whole model is the same; something that is not trained may have been exchanged, though."""
+        return self._structure.fits(self._model) or self._trained() == self._trainable
 
     def before_release(self) -> None:
         """Refuse to let go of anything if what is not trained has changed: no noise was added to that."""

@@ -35,7 +35,7 @@ def per_example(loss: Callable[..., Tensor]) -> PerExampleLoss:
             raise DataError(
                 "the loss refuses a record's label: it is out of the range of the model's outputs"
             ) from None
-        if values.dim() == 0 or len(values) != len(targets):
+        if values.dim() == 0 or values.shape[0] != targets.shape[0]:
             raise IncompatibleModel(
                 [
                     f"the loss must give one value per example, but for {len(targets)} examples it gave a tensor of "

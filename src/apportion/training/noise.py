@@ -1,6 +1,6 @@
 """Gaussian noise on a clipped sum: the step from private to public."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,7 @@ from apportion import _checks
 from apportion.plan import Noise
 from apportion.randomness import RandomStream
 from apportion.training.clipping import ClippedSum
+from apportion.training.end_to_end import EndToEnd
 from apportion.training.grid import noisy_sums_on_grid
 
 
@@ -46,6 +47,10 @@ def add_noise(
         rounded = {name: (total / divisor).to(dtype or total.dtype) for name, total in exact.items()}
         return PrivateGradient(sums=rounded, sigma=sigma)
     _checks.positive("sigma", sigma)
+    if overwrite and isinstance(clipped.sums, EndToEnd) and clipped.sums.whole.is_cpu and clipped.scales is None:
+        return PrivateGradient(
+            sums=_all_noisy(clipped.sums, sigma * clipped.bound, stream, divisor, dtype), sigma=sigma
+        )
     noisy = dict(clipped.sums)
     small: dict[float, list[str]] = {}  # the noise's standard deviation → parameters
     for name, total in clipped.sums.items():
@@ -55,7 +60,7 @@ def add_noise(
             noisy[name] = _noisy(total, sigma * clipped.scale(name), stream, divisor, dtype or total.dtype, overwrite)
     for scale, names in small.items():  # in one go: a nearly empty piece of noise takes as many calls as a full one
         totals = [noisy[name] for name in names]
-        together = _end_to_end(totals, overwrite)
+        together = torch.cat([total.reshape(-1).cpu().double() for total in totals])
         stream.add_normals(together.numpy(), scale, 1 / divisor)
         means = together.to(dtype or together.dtype).split_with_sizes([t.numel() for t in totals])
         for name, total, mean in zip(names, totals, means, strict=True):
@@ -63,17 +68,13 @@ def add_noise(
     return PrivateGradient(sums=noisy, sigma=sigma)
 
 
-def _end_to_end(totals: Sequence[Tensor], overwrite: bool) -> Tensor:
-    """One long vector of them in float64: the one that they are views of, if it may be overwritten, or else a copy."""
-    whole, end = totals[0]._base, 0
-    for total in totals:
-        if total._base is not whole or total.storage_offset() != end or not total.is_contiguous():
-            break
-        end += total.numel()
-    else:
-        if overwrite and whole is not None and whole.is_cpu and whole.dtype == torch.float64 and whole.shape == (end,):
-            return whole
-    return torch.cat([total.reshape(-1).cpu().double() for total in totals])
+def _all_noisy(
+    sums: EndToEnd, scale: float, stream: RandomStream, divisor: float, dtype: torch.dtype | None
+) -> EndToEnd:
+    whole = sums.whole.double()
+    stream.add_normals(whole.numpy(), scale)
+    means = torch.div(whole, divisor, out=torch.empty_like(whole, dtype=dtype))
+    return EndToEnd(means, sums.like)
 
 
 def _noisy(

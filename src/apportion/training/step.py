@@ -1,7 +1,6 @@
 """One step of DP-SGD, top to bottom: per-example gradients → clipping → noise → optimizer."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -83,13 +82,14 @@ def step_in_parts(
         clipped = clipped_sum_of_units(
             model, loss, parts, units.sizes, clip=clip, clipping=clipping, averaged=units.averaged
         )
-    dtypes = {parameter.dtype for parameter in trainable(model).values()}
+    parameters = trainable(model)
+    dtypes = {parameter.dtype for parameter in parameters.values()}
     if nominal_batch_size > NO_SLACK_UP_TO:
         clipped = clipped.for_batches_of(nominal_batch_size, coarsest(dtypes))
     dtype = dtypes.pop() if len(dtypes) == 1 else None
     gradient = add_noise(clipped, sigma, stream, noise, divisor=nominal_batch_size, dtype=dtype, overwrite=True)
-    update(model, optimizer, gradient)
-    return replace(clipped, sums={})
+    _update(parameters, optimizer, gradient)
+    return clipped.without_sums()
 
 
 def sum_over_parts(
@@ -113,8 +113,14 @@ def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, gradient: P
 
     Gradients left behind by anybody else are dropped first: the optimizer must see nothing but this one.
     """
+    _update(trainable(model), optimizer, gradient)
+
+
+def _update(
+    parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer, gradient: PrivateGradient
+) -> None:
     _drop_gradients(optimizer)
-    assign(model, gradient)
+    _assign(parameters, gradient)
     optimizer.step()
     _drop_gradients(optimizer)
 
@@ -126,8 +132,13 @@ def _drop_gradients(optimizer: torch.optim.Optimizer) -> None:
 
 
 def assign(model: torch.nn.Module, gradient: PrivateGradient) -> None:
-    for name, parameter in trainable(model).items():
-        parameter.grad = gradient.sums[name].to(parameter.dtype)
+    _assign(trainable(model), gradient)
+
+
+def _assign(parameters: Mapping[str, torch.nn.Parameter], gradient: PrivateGradient) -> None:
+    sums = gradient.sums
+    for name, parameter in parameters.items():
+        parameter.grad = sums[name].to(parameter.dtype)
 
 
 def ordinary_step(

@@ -54,7 +54,7 @@ def clipped_sum(
     Guarantees: see `ClippedSum`. An example whose gradient is NaN or infinite adds nothing; with per-layer clipping that
     is said of every layer by itself.
     """
-    return _preparation(model).clipped_sum(model, loss, inputs, targets, clip, clipping)
+    return preparation_of(model).clipped_sum(model, loss, inputs, targets, clip, clipping)
 
 
 def clipped_sum_of_units(
@@ -75,17 +75,16 @@ def clipped_sum_of_units(
     Guarantees: see `ClippedSum`, for units: a unit adds at most `clip`, whether it has no record or a thousand. A unit
     with a record whose gradient is NaN or infinite adds nothing.
     """
-    preparation = _preparation(model)
+    preparation = preparation_of(model)
     units = UnitSums(preparation.parameters, sizes, clip=clip, clipping=clipping, averaged=averaged)
     for inputs, targets in parts:
         preparation.add_to_units(units, model, loss, inputs, targets)
     return units.result()
 
 
-def _preparation(model: torch.nn.Module) -> Preparation:
+def preparation_of(model: torch.nn.Module) -> Preparation:
+    """What is known about the model, made now if nothing is, or if the model has changed."""
     preparation = _PREPARATIONS.get(model)
     if preparation is None or not preparation.fits(model):
-        preparation = Preparation(model)
-        if not preparation.holds_model:
-            _PREPARATIONS[model] = preparation
+        preparation = _PREPARATIONS[model] = Preparation(model)
     return preparation

@@ -4,14 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from apportion.training.gradients.outer import VectorProducts
-from apportion.training.gradients.pieces import SMALL, Part, Piece, row_norms, zeroed
+from apportion.training.gradients.pieces import SMALL, Part, Piece, zeroed
 
 # Entries of the product of all layers' gradients with all layers' inputs, of which only some are used.
 LARGEST_PRODUCT = 2**12
+# Sums are taken in the layers' precision over blocks of so many examples, if there are so many entries; see `summation`.
+LARGEST_BLOCK, ROUNDING_AVERAGES_OUT = 64, 2**8
+# Sums of so many squares are good to a few units of rounding without further ado.
+WIDEST = 2**7
 
 
 def side_by_side(pieces: Sequence[Piece]) -> list[Piece]:
@@ -25,7 +31,8 @@ def side_by_side(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _is_small(piece: VectorProducts) -> bool:
-    return piece.weight is not None and piece.inputs.numel() + piece.gradient.numel() <= SMALL
+    widest = max(piece.inputs.shape[1], piece.gradient.shape[1])
+    return piece.weight is not None and widest <= WIDEST and piece.inputs.numel() + piece.gradient.numel() <= SMALL
 
 
 def _widths(layers: Sequence[VectorProducts]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -35,55 +42,85 @@ def _widths(layers: Sequence[VectorProducts]) -> tuple[tuple[int, ...], tuple[in
 class NarrowProducts:
     """Example i of layer l: weight gradient_l[i] ⊗ inputs_l[i], bias gradient_l[i].
 
-    For the sums, the layers' inputs, and a one for the biases, are the columns of one matrix, their gradients those of
-    another, both in float64: the sums of all layers are blocks of one product.
+    The layers' inputs, a one for the biases, and the layers' gradients are the columns of one matrix. Its squares times
+    zeros and ones are all squared norms; the sums of all layers are blocks of one product of its columns.
     """
 
     def __init__(self, layers: Sequence[VectorProducts]) -> None:
         self.layers = layers
         biases = tuple([layer.bias is not None for layer in layers])
         self._order = _order(*_widths(layers), biases, self.dtype, layers[0].inputs.device)
+        ones = layers[0].inputs.new_ones((layers[0].inputs.shape[0], 1))
+        sides = [layer.inputs for layer in layers], [layer.gradient for layer in layers]
+        self._columns = torch.cat([*sides[0], ones, *sides[1]], dim=1)
 
     @property
     def parts(self) -> tuple[Part, ...]:
         return tuple([part for layer in self.layers for part in layer.parts])
 
     @property
+    def names(self) -> list[str]:
+        return [part.name for part in self.parts]
+
+    @property
     def dtype(self) -> torch.dtype:
         return self.layers[0].dtype
 
-    def _sides(self) -> tuple[list[Tensor], list[Tensor]]:
-        return [layer.inputs for layer in self.layers], [layer.gradient for layer in self.layers]
-
     def norms(self) -> tuple[list[Tensor], Tensor | None]:
-        inputs, gradients = self._sides()
-        squares = torch.stack([row_norms(rows) for rows in (*inputs, *gradients)]).double().square_()
-        of_inputs, of_gradients = squares.add_(self._order.added).chunk(2)
-        return [of_inputs.mul_(of_gradients).sum(0).sqrt_()], None
+        squares = self._order.belongs @ self._columns.square().T  # (twice the layers, examples)
+        count = len(self.layers)
+        with np.errstate(all="ignore"):  # what overflows is not trusted
+            both = squares.cpu().numpy() + self._order.added  # in float64; small operations are quicker there
+            norms = np.sqrt(np.einsum("li,li->i", both[:count], both[count:]))
+        return [torch.from_numpy(norms).to(squares.device)], None
 
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
-        """Consecutive views of one tensor, which can be dealt with as a whole."""
-        inputs, gradients = self._sides()
-        ones = inputs[0].new_ones((factors.shape[0], 1))
-        scaled = zeroed(torch.cat(gradients, dim=1), dropped) * factors[:, None]  # float64, as the factors are
-        product = scaled.T @ zeroed(torch.cat([*inputs, ones], dim=1), dropped).double()
-        sums = product.view(-1).index_select(0, self._order.places).split_with_sizes(self._order.sizes)
+        sums = self.end_to_end(factors, dropped).split_with_sizes(self._order.sizes)
         return {part: total.view(part.shape) for part, total in zip(self.parts, sums, strict=True)}
+
+    def end_to_end(self, factors: Tensor, dropped: Tensor | None) -> Tensor:
+        """The sums of all parts, one after the other, in float64."""
+        columns, first = zeroed(self._columns, dropped), self._order.of_inputs
+        if self._order.places.shape[0] < ROUNDING_AVERAGES_OUT:
+            columns = columns.double()
+        scaled = columns[:, first:] * factors.to(columns.dtype)[:, None]
+        product = _summed_in_blocks(scaled, columns[:, :first])
+        return product.view(-1).index_select(0, self._order.places)
 
     def instantiate(self, rows: Tensor) -> dict[Part, Tensor]:
         return {part: built for layer in self.layers for part, built in layer.instantiate(rows).items()}
+
+
+def _summed_in_blocks(left: Tensor, right: Tensor) -> Tensor:
+    """Σ over examples of left ⊗ right, (examples, n) and (examples, m) → (n, m): blocks of examples, then in float64."""
+    examples = left.shape[0]
+    size = _block(examples)
+    even = examples - examples % size
+    blocks = left[:even].view(-1, size, left.shape[1]), right[:even].view(-1, size, right.shape[1])
+    total = torch.bmm(blocks[0].transpose(1, 2), blocks[1]).sum(0, dtype=torch.float64)
+    return total if even == examples else total.add_(left[even:].T @ right[even:])
+
+
+@lru_cache(maxsize=1024)
+def _block(examples: int) -> int:
+    """How many examples at a time: without a remainder, if possible."""
+    largest = min(examples, LARGEST_BLOCK)
+    return next((size for size in range(largest, largest // 2, -1) if examples % size == 0), largest)
 
 
 @dataclass(frozen=True, slots=True)
 class _Order:
     """Where what stands.
 
-    `added` (twice the layers, 1) belongs to the squared norms of the layers' inputs, and then of their gradients: 1 for a
-    bias, and what may be missing because squares vanished, which next to an enormous other factor is what the gradient's
-    norm consists of. `places` are those of the sums in the product, parameter by parameter, `sizes` their numbers.
+    `belongs` (twice the layers, columns) is one where a column belongs to the squared norm of the inputs, or of the
+    gradients, of a layer. `added` (twice the layers, 1) is what may be missing from them because squares vanished, which
+    next to an enormous other factor is what the gradient's norm consists of. The first `of_inputs` columns are the layers'
+    inputs and the one; `places` are those of the sums in the product, parameter by parameter, `sizes` their numbers.
     """
 
-    added: Tensor
+    belongs: Tensor
+    added: NDArray[np.float64]
+    of_inputs: int
     places: Tensor
     sizes: list[int]
 
@@ -97,14 +134,17 @@ def _order(
     device: torch.device,
 ) -> _Order:
     one = sum(inwards)
+    belongs = torch.zeros(2 * len(biases), one + 1 + sum(outwards), dtype=dtype)
+    belongs[: len(biases), one] = torch.tensor(biases, dtype=dtype)
     places, sizes = [], []
     column = row = 0  # of the product
-    for width, height, bias in zip(inwards, outwards, biases, strict=True):
+    for layer, (width, height, bias) in enumerate(zip(inwards, outwards, biases, strict=True)):
         rows = torch.arange(row, row + height)[:, None] * (one + 1)
         blocks = [rows + torch.arange(column, column + width), *([rows + one] if bias else [])]
         places += [block.flatten() for block in blocks]
         sizes += [block.numel() for block in blocks]
+        belongs[layer, column : column + width] = 1
+        belongs[len(biases) + layer, one + 1 + row : one + 1 + row + height] = 1
         column, row = column + width, row + height
-    vanished = torch.tensor([*inwards, *outwards], dtype=torch.float64) * torch.finfo(dtype).tiny
-    added = vanished + torch.tensor([*biases, *(False for _ in biases)], dtype=torch.float64)
-    return _Order(added[:, None].to(device), torch.cat(places).to(device), sizes)
+    vanished = np.array([*inwards, *outwards], np.float64)[:, None] * torch.finfo(dtype).tiny
+    return _Order(belongs.to(device), vanished, one + 1, torch.cat(places).to(device), sizes)

@@ -33,7 +33,7 @@ class VectorProducts:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        return tuple(part for part in (self.weight, self.bias) if part is not None)
+        return tuple([part for part in (self.weight, self.bias) if part is not None])
 
     @property
     def dtype(self) -> torch.dtype:

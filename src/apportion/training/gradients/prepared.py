@@ -20,9 +20,10 @@ from apportion.training.gradients.by_unit import UnitSums
 from apportion.training.gradients.per_example import clipped_sum_by_examples, gradients_by_examples, trainable
 from apportion.training.gradients.pieces import Piece, in_chunks
 from apportion.training.gradients.proving import Recipe, prove
-from apportion.training.gradients.recording import Recorder, Site, replaced_forwards, without_gradients
+from apportion.training.gradients.recording import Recorder, ReplacedForwards, Site, WithoutGradients
 from apportion.training.gradients.registry import RuleDoesNotApply
-from apportion.training.gradients.sites import find_sites, noting
+from apportion.training.gradients.sites import Watch, find_sites
+from apportion.training.gradients.structure import Structure
 from apportion.training.losses import PerExampleLoss, per_example
 
 Recipes = MutableMapping[Hashable, Recipe | None]
@@ -36,17 +37,16 @@ class Preparation:
         keep_freed_memory()
         self.parameters = trainable(model)
         self.sites = {site.name: site for site in find_sites(model)}
-        self.modules = [module for module in model.modules() if module is not model]
+        self.structure = Structure(model)
         self.recipes: Recipes = {}
         self._losses: dict[Callable[..., Tensor], PerExampleLoss] = {}
         transformers = (torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer, torch.nn.MultiheadAttention)
-        self.has_fast_path = any(isinstance(module, transformers) for module in (model, *self.modules))
-        self.holds_model = any(site.layer is model for site in self.sites.values())
-        self._structure = _structure(model)
+        self.has_fast_path = any(isinstance(module, transformers) for module in model.modules())
+        self._watch: tuple[Recipe, Watch] | None = None
+        self._may_keep_watch = all(site.layer is not model for site in self.sites.values())
 
     def fits(self, model: torch.nn.Module) -> bool:
-        """Whether the model still has the modules and trainable parameters that it had."""
-        return _structure(model) == self._structure
+        return self.structure.fits(model)
 
     def clipped_sum(
         self,
@@ -110,7 +110,7 @@ class Preparation:
             targets.dtype,
             torch.is_autocast_enabled(inputs.device.type),
             model.training,
-            tuple([module.training for module in self.modules]),
+            tuple([module.training for module in self.structure.modules]),
         )
         if key not in self.recipes:
             try:
@@ -139,20 +139,34 @@ class Preparation:
         targets: Tensor,
         use: Callable[[list[Piece], int], R],
     ) -> R:
-        recorder = Recorder(len(inputs), recipe.layouts, recipe.changed_in_place, channels_last=recipe.channels_last)
-        replacements = [(site.layer, noting(recorder, site)) for site in self.sites.values()]
-        with without_gradients(self.parameters.values()), replaced_forwards(replacements), torch.enable_grad():
-            with without_fast_path() if self.has_fast_path else nullcontext():
-                losses = loss(model(inputs), targets)
-            recorder.recording = False
-            if tuple(call.label for call in recorder.calls) != recipe.calls:
-                raise RuleDoesNotApply("the model called its layers in another order than before")
-            edges = [edge for call in recorder.calls for edge in call.edges]
-            gradients = torch.autograd.grad(losses, edges, torch.ones_like(losses), allow_unused=True)
-        device = inputs.device.type
-        in_full = torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
-        with torch.no_grad(), in_full:
-            return use(self._pieces(recorder, list(gradients)), len(inputs))
+        watch, examples = self._watch_for(recipe), inputs.shape[0]
+        recorder = watch.recorder
+        recorder.begin(examples)
+        try:
+            with WithoutGradients(self.parameters.values()), ReplacedForwards(watch.replacements), torch.enable_grad():
+                with without_fast_path() if self.has_fast_path else nullcontext():
+                    losses = loss(model(inputs), targets)
+                recorder.recording = False
+                if tuple([call.label for call in recorder.calls]) != recipe.calls:
+                    raise RuleDoesNotApply("the model called its layers in another order than before")
+                edges = [edge for call in recorder.calls for edge in call.edges]
+                gradients = torch.autograd.grad(losses, edges, torch.ones_like(losses), allow_unused=True)
+            device = inputs.device.type
+            in_full = torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+            with torch.no_grad(), in_full:
+                return use(self._pieces(recorder, list(gradients)), examples)
+        finally:
+            recorder.begin(0)  # holds nothing between calls
+
+    def _watch_for(self, recipe: Recipe) -> Watch:
+        """The one of the last call, if it will do."""
+        if self._watch is not None and self._watch[0] is recipe and self._watch[1].is_current():
+            return self._watch[1]
+        recorder = Recorder(recipe.layouts, recipe.changed_in_place, channels_last=recipe.channels_last)
+        watch = Watch(self.sites.values(), recorder)
+        if self._may_keep_watch:  # it holds the layers, and what is known about a model may not hold the model
+            self._watch = recipe, watch
+        return watch
 
     def _pieces(self, recorder: Recorder, gradients: list[Tensor | None]) -> list[Piece]:
         """Empties recorder and gradients, so that each can be freed as soon as its layer's rule is done with it."""
@@ -200,22 +214,3 @@ class Prepared:
     def close(self) -> None:
         """Forgets what was learnt about the model; there is nothing else to undo."""
         self.recipes.clear()
-
-
-def _structure(model: torch.nn.Module) -> list[tuple[int, ...]]:
-    """Identities of all modules and parameters, and which are trainable: quick, because it is asked at every step.
-
-    Identities are safe to compare because a preparation keeps all but the model itself alive.
-    """
-    found: list[tuple[int, ...]] = []
-    stack = [model]
-    while stack:
-        module = stack.pop()
-        for parameter in module._parameters.values():
-            if parameter is not None:
-                found.append((id(parameter), parameter.requires_grad))
-        for child in module._modules.values():
-            if child is not None:
-                found.append((id(child),))
-                stack.append(child)
-    return found

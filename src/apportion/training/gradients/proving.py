@@ -20,7 +20,7 @@ from apportion.training.clipping import as_rows, flat_norms
 from apportion.training.gradients.attention import without_fast_path
 from apportion.training.gradients.per_example import in_every_place
 from apportion.training.gradients.pieces import Piece
-from apportion.training.gradients.recording import Recorder, Site, replaced_forwards
+from apportion.training.gradients.recording import Recorder, ReplacedForwards, Site
 from apportion.training.gradients.sites import noting, with_values
 from apportion.training.gradients.summation import clip_and_sum_pieces, instantiated
 from apportion.training.losses import PerExampleLoss
@@ -69,9 +69,10 @@ class _Comparison(torch.nn.Module):
         self, inputs: Tensor, targets: Tensor, values: Mapping[str, Tensor], channels_last: bool
     ) -> Recipe | None:
         examples = len(inputs)
-        recorder = Recorder(examples, channels_last=channels_last)
+        recorder = Recorder(channels_last=channels_last)
+        recorder.begin(examples)
         sites = {site.name: with_values(site, {n: v.detach() for n, v in values.items()}) for site in self.sites}
-        with replaced_forwards([(site.layer, noting(recorder, site)) for site in sites.values()]):
+        with ReplacedForwards([(site.layer, noting(recorder, site)) for site in sites.values()]):
             losses = self.loss(self.model(inputs), targets)
             recorder.recording = False
             true = _true_gradients(losses, values)

@@ -5,10 +5,11 @@ instance attribute `forward`, taken away afterwards; unlike a hook it sees what 
 hooks of the user do before and after.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -20,12 +21,22 @@ from apportion.training.gradients.registry import Rule, RuleDoesNotApply, Use
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A layer in its model: its name there, its trainable parameters (own name → part), and their present values."""
+    """A layer in its model: its name there, its trainable parameters (own name → part), and their present values.
+
+    It does not keep the layer alive, because what is known about a model must go when the model goes, and the layer may
+    be the model.
+    """
 
     name: str
-    layer: torch.nn.Module
+    reference: "ref[torch.nn.Module]"
     parts: Mapping[str, Part]
     values: Mapping[str, Tensor]
+
+    @property
+    def layer(self) -> torch.nn.Module:
+        layer = self.reference()
+        assert layer is not None, "the model is gone"
+        return layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +61,10 @@ class Call(Protocol):
     def pieces(self, site: Site, gradients: Sequence[Tensor | None], examples: int) -> list[Piece]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class LayerCall:
+Blocks = Mapping[str, tuple[str, int, int | None]]
+
+
+class LayerCall(NamedTuple):
     """A use that a rule knows: one input tensor, one output tensor.
 
     `blocks`, for layers that keep several matrices in one parameter: the rule's name for a parameter → the layer's name
@@ -64,24 +77,23 @@ class LayerCall:
     version: int
     edges: tuple[GradientEdge, ...]
     layout: Layout
-    blocks: Mapping[str, tuple[str, int, int | None]] | None
+    blocks: Blocks | None
 
     def pieces(self, site: Site, gradients: Sequence[Tensor | None], examples: int) -> list[Piece]:
         if self.inputs._version != self.version:
             raise RuleDoesNotApply(f"the input of {self.label!r} was modified in place after the layer used it")
-        parts, gradient = self._parts(site), gradients[0]
+        parts, gradient = site.parts if self.blocks is None else self._parts(site, self.blocks), gradients[0]
         if gradient is None or not parts:
             return []
         inputs = arranged(self.inputs, self.layout, examples, is_gradient=False)
         gradient = arranged(gradient, self.layout, examples, is_gradient=True)
         return self.rule(Use(site.layer, parts, inputs, gradient, examples))
 
-    def _parts(self, site: Site) -> Mapping[str, Part]:
-        if self.blocks is None:
-            return site.parts
+    @staticmethod
+    def _parts(site: Site, blocks: Blocks) -> Mapping[str, Part]:
         return {
             name: site.parts[own] if length is None else site.parts[own].rows(start, length)
-            for name, (own, start, length) in self.blocks.items()
+            for name, (own, start, length) in blocks.items()
             if own in site.parts
         }
 
@@ -103,7 +115,7 @@ class _Anchor(torch.autograd.Function):
 
 
 class Recorder:
-    """Collects the calls of one forward pass over `examples` examples.
+    """Collects the calls of one forward pass after the other, each over `examples` examples.
 
     Without layouts it infers them, by shape; with layouts it holds every call to them. `channels_last` asks images to be
     held so between layers.
@@ -111,22 +123,25 @@ class Recorder:
 
     def __init__(
         self,
-        examples: int,
         layouts: Mapping[str, Any] | None = None,
         changed_in_place: Collection[str] = (),
         *,
         channels_last: bool = False,
     ) -> None:
-        self.examples = examples
         self.channels_last = channels_last
         self.layouts: dict[str, Any] = dict(layouts or {})
         self.learning = layouts is None
+        self._changed_in_place = changed_in_place
+        self.begin(0)
+
+    def begin(self, examples: int) -> None:
+        """The next forward pass; what is still held of the last one is let go."""
+        self.examples = examples
         self.calls: list[Call] = []
         self.sites: list[str] = []
+        self._outputs: list[tuple[str, Tensor, int]] = []
         # A checkpointed segment runs again during the backward pass, when nothing must be noted twice.
         self.recording = True
-        self._changed_in_place = changed_in_place
-        self._outputs: list[tuple[str, Tensor, int]] = []
 
     def note(
         self,
@@ -134,22 +149,23 @@ class Recorder:
         rule: Rule,
         inputs: Tensor,
         output: Tensor,
-        blocks: Mapping[str, tuple[str, int, int | None]] | None = None,
+        blocks: Blocks | None = None,
         label: str = "",
     ) -> Tensor:
         """Notes a call and returns the output to go on with."""
         if not torch.is_grad_enabled():
             return output
-        label = site + label
+        label = site + label if label else site
         layout = (
-            self.layouts[label] if not self.learning else self.learn(label, infer_layout(inputs, output, self.examples))
+            self.learn(label, infer_layout(inputs, output, self.examples)) if self.learning else self.layouts[label]
         )
         if layout.shared:
             output = output.expand(self.examples, *output.shape[output.dim() > 0 and output.shape[0] == 1 :])
-        output = self.traced(label, output, inputs)
+        if self.learning or not output.requires_grad:
+            output = self.traced(label, output, inputs)
         if self.recording:
-            inputs = inputs.detach()
-            self.add(site, LayerCall(label, rule, inputs, inputs._version, (edge_of(output),), layout, blocks))
+            self.sites.append(site)
+            self.calls.append(LayerCall(label, rule, inputs, inputs._version, (edge_of(output),), layout, blocks))
         return output
 
     def add(self, site: str, call: Call) -> None:
@@ -198,8 +214,8 @@ def arranged(tensor: Tensor, layout: Layout, examples: int, *, is_gradient: bool
     if layout.shared and not is_gradient:
         return tensor.expand(examples, *tensor.shape[tensor.dim() > 0 and tensor.shape[0] == 1 :])
     tensor = tensor.transpose(0, 1) if layout.axis == 1 else tensor
-    if len(tensor) != examples * layout.slices:
-        raise RuleDoesNotApply(f"expected {examples} × {layout.slices} slices, found {len(tensor)}")
+    if tensor.shape[0] != examples * layout.slices:
+        raise RuleDoesNotApply(f"expected {examples} × {layout.slices} slices, found {tensor.shape[0]}")
     return tensor
 
 
@@ -214,29 +230,56 @@ def edge_of(output: Tensor) -> GradientEdge:
 Forward = Callable[..., Any]
 
 
-@contextmanager
-def replaced_forwards(replacements: Sequence[tuple[torch.nn.Module, Forward]]) -> Iterator[None]:
+Replacement = tuple[torch.nn.Module, Forward]
+
+
+class ReplacedForwards:
     """Gives each layer another `forward`, as an instance attribute, and takes it away again whatever happens."""
-    before = [module.__dict__.get("forward") for module, _ in replacements]
-    try:
-        for module, forward in replacements:
-            module.__dict__["forward"] = forward
-        yield
-    finally:
-        for (module, _), old in zip(replacements, before, strict=True):
+
+    def __init__(self, replacements: Sequence[Replacement]) -> None:
+        self._replacements = replacements
+
+    def __enter__(self) -> None:
+        self._before = [module.__dict__.get("forward") for module, _ in self._replacements]
+        try:
+            for module, forward in self._replacements:
+                module.__dict__["forward"] = forward
+        except BaseException:
+            self._restore()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
+        for (module, _), old in zip(self._replacements, self._before, strict=True):
             if old is None:
                 module.__dict__.pop("forward", None)
             else:
                 module.__dict__["forward"] = old
 
 
-@contextmanager
-def without_gradients(parameters: Collection[torch.nn.Parameter]) -> Iterator[None]:
+class WithoutGradients:
     """The parameters do not require gradients inside; they do again afterwards, whatever happens."""
-    try:
-        for parameter in parameters:
-            parameter.requires_grad_(False)
-        yield
-    finally:
-        for parameter in parameters:
+
+    def __init__(self, parameters: Collection[torch.nn.Parameter]) -> None:
+        self._parameters = parameters
+
+    def __enter__(self) -> None:
+        try:
+            for parameter in self._parameters:
+                parameter.requires_grad_(False)
+        except BaseException:
+            self._restore()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
+        for parameter in self._parameters:
             parameter.requires_grad_(True)

@@ -1,7 +1,7 @@
 """Which rule knows which layer."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,8 +9,7 @@ from torch import Tensor
 from apportion.training.gradients.pieces import Part, Piece
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(NamedTuple):
     """One use of a layer in a forward pass, as its rule sees it.
 
     `inputs` and `gradient` (at the output) have the examples outermost, possibly several consecutive slices of each;

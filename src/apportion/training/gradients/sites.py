@@ -1,6 +1,7 @@
 """Which layers of a model are handled by which rule."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ def find_sites(model: torch.nn.Module) -> list[Site]:
         if own:
             trainable = {n: p for n, p in layer.named_parameters() if p.requires_grad}
             parts = {n: Part(canonical[id(p)], p.shape) for n, p in trainable.items()}
-            sites.append(Site(name, layer, parts, trainable))
+            sites.append(Site(name, ref(layer), parts, trainable))
         elif not known:
             for child_name, child in layer.named_children():
                 visit(f"{name}.{child_name}" if name else child_name, child)
@@ -50,15 +51,31 @@ def noting(recorder: Recorder, site: Site) -> Forward:
 
 
 def _noting_layer(recorder: Recorder, site: str, rule: Rule, forward: Forward) -> Forward:
+    note = recorder.note
+
     def noting(*args: Tensor, **kwargs: Tensor) -> Tensor:
         if len(args) + len(kwargs) != 1:
             raise RuleDoesNotApply(f"{site!r} was called with more than its input")
         (inputs,) = args or kwargs.values()
-        return recorder.note(site, rule, inputs, forward(inputs))
+        return note(site, rule, inputs, forward(inputs))
 
     return noting
 
 
+class Watch:
+    """Sites that note to one recorder, for as many passes as one likes."""
+
+    def __init__(self, sites: Iterable[Site], recorder: Recorder) -> None:
+        self.recorder = recorder
+        layers = [site.layer for site in sites]
+        self._forwards = [layer.forward for layer in layers]
+        self.replacements = [(layer, noting(recorder, site)) for layer, site in zip(layers, sites, strict=True)]
+
+    def is_current(self) -> bool:
+        """Whether every layer still does what it did: what one notes is what it computed then."""
+        return self._forwards == [layer.forward for layer, _ in self.replacements]
+
+
 def with_values(site: Site, values: Mapping[str, Tensor]) -> Site:
     """The same site with other values of its parameters, given by canonical name."""
-    return Site(site.name, site.layer, site.parts, {name: values[part.name] for name, part in site.parts.items()})
+    return Site(site.name, site.reference, site.parts, {name: values[part.name] for name, part in site.parts.items()})

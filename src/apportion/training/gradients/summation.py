@@ -29,7 +29,8 @@ import torch
 from torch import Tensor
 
 from apportion.training.clipping import ClippedSum, aimed_at, as_rows, clip_factors, flat_norms, scaling, stated_bound
-from apportion.training.gradients.narrow import side_by_side
+from apportion.training.end_to_end import EndToEnd
+from apportion.training.gradients.narrow import NarrowProducts, side_by_side
 from apportion.training.gradients.outer import Products, joined
 from apportion.training.gradients.pieces import Piece, in_chunks, overall
 
@@ -59,7 +60,7 @@ def clip_and_sum_pieces(
     factors = scaling(norms, aim, stability)  # whatever this is for those dropped
     sums = _weighted(alone + shared, parameters, factors, dropped)
     if dropped is not None:
-        careful = _add_with_care(alone + shared, parameters, dropped, aim, stability, sums)
+        sums, careful = _with_care(alone + shared, parameters, dropped, aim, stability, sums)
         norms = norms.index_copy(0, dropped, careful)
     return ClippedSum(sums=sums, norms=norms, bound=stated_bound(clip, dtype))
 
@@ -69,7 +70,7 @@ def _not_trusted(norms: Tensor, floor: Tensor | None, clip: float, dtype: torch.
     if clip < SMALLEST_CLIP[dtype]:
         return torch.arange(len(norms))
     # The largest of all is NaN if any is NaN, and then not below.
-    if len(norms) == 0 or (norms.amax().item() < TRUSTED_UP_TO[dtype] and floor is None):
+    if norms.shape[0] == 0 or (floor is None and norms.cpu().numpy().max() < TRUSTED_UP_TO[dtype]):
         return None
     trusted = norms < TRUSTED_UP_TO[dtype]
     if floor is not None:
@@ -155,9 +156,11 @@ def instantiated(pieces: Sequence[Piece], rows: Tensor) -> dict[str, Tensor]:
 
 def _weighted(
     pieces: Sequence[Piece], parameters: Mapping[str, Tensor], factors: Tensor, dropped: Tensor | None
-) -> dict[str, Tensor]:
+) -> Mapping[str, Tensor]:
     if dropped is not None:
         factors = factors.index_fill(0, dropped, 0)
+    if len(pieces) == 1 and isinstance(pieces[0], NarrowProducts) and pieces[0].names == list(parameters):
+        return EndToEnd(pieces[0].end_to_end(factors, dropped), parameters)
     sums: dict[str, Tensor] = {}
     for piece in pieces:
         for part, block in piece.weighted(factors, dropped).items():
@@ -171,16 +174,16 @@ def _weighted(
     return {name: sums[name] if name in sums else torch.zeros_like(value) for name, value in parameters.items()}
 
 
-def _add_with_care(
+def _with_care(
     pieces: Sequence[Piece],
     parameters: Mapping[str, Tensor],
     rows: Tensor,
     clip: float,
     stability: float | None,
-    sums: dict[str, Tensor],
-) -> Tensor:
-    """Adds the clipped gradients of these rows to the sums, and returns their norms."""
-    norms = []
+    given: Mapping[str, Tensor],
+) -> tuple[dict[str, Tensor], Tensor]:
+    """The given sums and the clipped gradients of these rows, whose norms are returned too."""
+    sums, norms = dict(given), []
     for some in in_chunks(rows, rows_at_once(pieces)):
         # Rounded to the parameter's precision, so that what overflows there counts as infinite, as it would in training.
         built = {name: g.to(parameters[name].dtype).double() for name, g in instantiated(pieces, some).items()}
@@ -190,4 +193,4 @@ def _add_with_care(
         for name, gradients in built.items():
             addition = factors[good] @ as_rows(gradients[good])
             sums[name] = sums[name].double() + addition.reshape(sums[name].shape)
-    return torch.cat(norms)
+    return sums, torch.cat(norms)

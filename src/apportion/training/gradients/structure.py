@@ -1,0 +1,34 @@
+"""Which modules and parameters a model has: quick to compare, because it is asked at every step."""
+
+import torch
+
+
+class Structure:
+    """Names and identities of all modules and parameters of a model, and which parameters are trainable.
+
+    Identities are safe to compare because all of them are kept alive, except for the model itself.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.modules = [module for module in model.modules() if module is not model]
+        self.parameters = list(model.parameters())
+        self._names_and_identities = self._own(model)
+        self._trainable = self._flags()
+
+    def fits(self, model: torch.nn.Module) -> bool:
+        """Whether the model still has the modules and trainable parameters that it had."""
+        return self._own(model) == self._names_and_identities and self._flags() == self._trainable
+
+    def _own(self, model: torch.nn.Module) -> list[str | int]:
+        """If no known module has got others below it, there are none but the known ones."""
+        found: list[str | int] = []
+        for module in (model, *self.modules):
+            attributes = module.__dict__
+            for own in (attributes["_parameters"], attributes["_modules"]):
+                if own:
+                    found += own
+                    found += map(id, own.values())
+        return found
+
+    def _flags(self) -> list[bool]:
+        return [parameter.requires_grad for parameter in self.parameters]
