@@ -17,6 +17,7 @@ from apportion.training.gradients.allocation import keep_freed_memory
 from apportion.training.gradients.attention import without_fast_path
 from apportion.training.gradients.by_layer import clip_pieces
 from apportion.training.gradients.by_unit import UnitSums
+from apportion.training.gradients.chain import find_chain
 from apportion.training.gradients.per_example import clipped_sum_by_examples, gradients_by_examples, trainable
 from apportion.training.gradients.pieces import Piece, in_chunks
 from apportion.training.gradients.proving import Recipe, prove
@@ -38,6 +39,7 @@ class Preparation:
         self.parameters = trainable(model)
         self.sites = {site.name: site for site in find_sites(model)}
         self.structure = Structure(model)
+        self.chain = find_chain(model, self.sites.values())
         self.recipes: Recipes = {}
         self._losses: dict[Callable[..., Tensor], PerExampleLoss] = {}
         transformers = (torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer, torch.nn.MultiheadAttention)
@@ -114,7 +116,7 @@ class Preparation:
         )
         if key not in self.recipes:
             try:
-                self.recipes[key] = prove(model, compute, list(self.sites.values()), inputs, targets)
+                self.recipes[key] = prove(model, compute, list(self.sites.values()), self.chain, inputs, targets)
             except Exception:
                 # Whatever the model objects to here, it will say again to the fallback, or it is only our way of asking.
                 self.recipes[key] = None
@@ -139,6 +141,10 @@ class Preparation:
         targets: Tensor,
         use: Callable[[list[Piece], int], R],
     ) -> R:
+        if recipe.chained and self.chain is not None and self.chain.is_plain():
+            pieces = self.chain.pieces(loss, inputs, targets)
+            with torch.no_grad():
+                return use(pieces, inputs.shape[0])
         watch, examples = self._watch_for(recipe), inputs.shape[0]
         recorder = watch.recorder
         recorder.begin(examples)

@@ -18,6 +18,7 @@ from torch.func import functional_call
 
 from apportion.training.clipping import as_rows, flat_norms
 from apportion.training.gradients.attention import without_fast_path
+from apportion.training.gradients.chain import Chain
 from apportion.training.gradients.per_example import in_every_place
 from apportion.training.gradients.pieces import Piece
 from apportion.training.gradients.recording import Recorder, ReplacedForwards, Site
@@ -44,13 +45,17 @@ ATTEMPTS = (Attempt(True, True), Attempt(True, False), Attempt(False, True), Att
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What was proved: the rules are right when the model makes these calls, with the examples in these places."""
+    """What was proved: the rules are right when the model makes these calls, with the examples in these places.
+
+    `chained`: the model may as well be run as a chain.
+    """
 
     channels_last: bool
     calls: tuple[str, ...]
     layouts: Mapping[str, Any]
     changed_in_place: frozenset[str]
     without_gradient: tuple[str, ...]
+    chained: bool
 
 
 class NotFinite(Exception):
@@ -61,9 +66,11 @@ class _Comparison(torch.nn.Module):
     """All of it inside one `forward`, so that `functional_call` keeps the moved parameters in place throughout:
     checkpointed segments read them again during the backward pass."""
 
-    def __init__(self, model: torch.nn.Module, loss: PerExampleLoss, sites: Sequence[Site]) -> None:
+    def __init__(
+        self, model: torch.nn.Module, loss: PerExampleLoss, sites: Sequence[Site], chain: Chain | None
+    ) -> None:
         super().__init__()
-        self.model, self.loss, self.sites = model, loss, sites
+        self.model, self.loss, self.sites, self.chain = model, loss, sites, chain
 
     def forward(
         self, inputs: Tensor, targets: Tensor, values: Mapping[str, Tensor], channels_last: bool
@@ -87,9 +94,20 @@ class _Comparison(torch.nn.Module):
             ours = instantiated(pieces, torch.arange(examples))
             if not _agree(true, ours, tolerance) or not _norms_agree(pieces, ours, values, tolerance):
                 return None
+        chained = self._chained(inputs, targets, true, tolerance)
         silent = tuple(name for name, gradient in true.items() if gradient is None)
         calls = tuple(call.label for call in recorder.calls)
-        return Recipe(channels_last, calls, recorder.layouts, recorder.changed_in_place(), silent)
+        return Recipe(channels_last, calls, recorder.layouts, recorder.changed_in_place(), silent, chained)
+
+    def _chained(self, inputs: Tensor, targets: Tensor, true: Mapping[str, Tensor | None], tolerance: float) -> bool:
+        """Whether the model, run as a chain, says the same."""
+        if self.chain is None or not self.chain.is_plain() or torch.is_autocast_enabled(inputs.device.type):
+            return False
+        with suppress(Exception):  # whatever it objects to, the model can be run as it is
+            pieces = self.chain.pieces(self.loss, inputs, targets)
+            with torch.no_grad():
+                return _agree(true, instantiated(pieces, torch.arange(len(inputs))), tolerance)
+        return False
 
     def _tolerance(self, losses: Tensor, values: Mapping[str, Tensor]) -> float:
         dtypes = {losses.dtype, *(value.dtype for value in values.values())}
@@ -99,7 +117,12 @@ class _Comparison(torch.nn.Module):
 
 
 def prove(
-    model: torch.nn.Module, loss: PerExampleLoss, sites: Sequence[Site], inputs: Tensor, targets: Tensor
+    model: torch.nn.Module,
+    loss: PerExampleLoss,
+    sites: Sequence[Site],
+    chain: Chain | None,
+    inputs: Tensor,
+    targets: Tensor,
 ) -> Recipe | None:
     """A recipe, or None if the rules and autograd disagree about this model.
 
@@ -107,22 +130,23 @@ def prove(
     """
     if any(isinstance(site.layer, torch.nn.Conv2d) for site in sites):
         with suppress(Exception):
-            recipe = _prove(model, loss, sites, inputs, targets, channels_last=True)
+            recipe = _prove(model, loss, sites, chain, inputs, targets, channels_last=True)
             if recipe is not None:
                 return recipe
-    return _prove(model, loss, sites, inputs, targets, channels_last=False)
+    return _prove(model, loss, sites, chain, inputs, targets, channels_last=False)
 
 
 def _prove(
     model: torch.nn.Module,
     loss: PerExampleLoss,
     sites: Sequence[Site],
+    chain: Chain | None,
     inputs: Tensor,
     targets: Tensor,
     *,
     channels_last: bool,
 ) -> Recipe | None:
-    comparison = _Comparison(model, loss, sites)
+    comparison = _Comparison(model, loss, sites, chain)
     for kind in ATTEMPTS:
         values = _values(model, moved=kind.moved)
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}

@@ -1,0 +1,151 @@
+"""Linear layers one after the other, each with an activation or none: both passes without autograd.
+
+Where layers are small, most of a step is what PyTorch does around the arithmetic: calling modules, building a graph, walking
+back through it. A plain `Sequential` needs none of that: it is run layer by layer with the very operations that modules and
+autograd would use, and only the loss, which may be anything, is differentiated by autograd.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from weakref import ref
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.modules.module import _has_any_global_hook
+
+from apportion.training.gradients.outer import VectorProducts
+from apportion.training.gradients.pieces import Part, Piece
+from apportion.training.gradients.recording import Site
+from apportion.training.gradients.registry import RuleDoesNotApply
+from apportion.training.losses import PerExampleLoss
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """`apply` overwrites its argument; `pull_back` takes the gradient at the output, and the output."""
+
+    apply: Callable[[Tensor], Tensor]
+    pull_back: Callable[[Tensor, Tensor], Tensor]
+
+
+def _after_relu(gradient: Tensor, output: Tensor) -> Tensor:
+    found: Tensor = torch.ops.aten.threshold_backward.default(gradient, output, 0)
+    return found
+
+
+ACTIVATIONS: dict[type[torch.nn.Module], Activation] = {
+    torch.nn.ReLU: Activation(torch.relu_, _after_relu),
+    torch.nn.Tanh: Activation(torch.tanh_, torch.ops.aten.tanh_backward.default),
+    torch.nn.Sigmoid: Activation(torch.sigmoid_, torch.ops.aten.sigmoid_backward.default),
+}
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A linear layer, its parameters where they are trainable, and what its output goes through."""
+
+    reference: "ref[torch.nn.Module]"
+    weight: Part | None
+    bias: Part | None
+    activation: Activation | None
+
+    @property
+    def layer(self) -> torch.nn.Linear:
+        layer = self.reference()
+        assert isinstance(layer, torch.nn.Linear), "the model is gone"
+        return layer
+
+
+class Chain:
+    """A model that is `first`, modules without trainable parameters, and then `links`.
+
+    Like what else is known about a model, it does not keep the model alive, which may be a linear layer.
+    """
+
+    def __init__(
+        self, modules: Sequence[torch.nn.Module], first: Sequence[torch.nn.Module], links: Sequence[Link]
+    ) -> None:
+        self._modules = [ref(module) for module in modules]
+        self._first, self._links = first, links
+
+    def is_plain(self) -> bool:
+        """Whether no hook and no other `forward` would have anything to say."""
+        for reference in self._modules:
+            attributes = vars(reference())
+            if "forward" in attributes or any(map(attributes.__getitem__, _HOOKS)):
+                return False
+        return not _has_any_global_hook()  # type: ignore[no-untyped-call]
+
+    def pieces(self, loss: PerExampleLoss, inputs: Tensor, targets: Tensor) -> list[Piece]:
+        """From the last layer to the first."""
+        with torch.no_grad():
+            passed = self._forward(inputs)
+        gradient = _at_output(loss, passed[-1], targets)
+        with torch.no_grad():
+            return self._backward(passed, gradient)
+
+    def _forward(self, inputs: Tensor) -> list[Tensor]:
+        """What goes into every link, and what comes out at the end."""
+        examples = inputs.shape[0]
+        for module in self._first:
+            inputs = module(inputs)
+        if inputs.dim() != 2 or inputs.shape[0] != examples:
+            raise RuleDoesNotApply("linear layers on something else than one vector per example")
+        passed = [inputs]
+        for link in self._links:
+            layer = link.layer
+            output = functional.linear(passed[-1], layer.weight, layer.bias)
+            passed.append(output if link.activation is None else link.activation.apply(output))
+        return passed
+
+    def _backward(self, passed: list[Tensor], gradient: Tensor) -> list[Piece]:
+        pieces: list[Piece] = []
+        output = passed.pop()
+        for link in reversed(self._links):
+            if link.activation is not None:
+                gradient = link.activation.pull_back(gradient, output)
+            output = passed.pop()
+            if link.weight is not None or link.bias is not None:
+                pieces.append(VectorProducts(link.weight, link.bias, output, gradient))
+            if passed:
+                gradient = gradient @ link.layer.weight
+        return pieces
+
+
+def _at_output(loss: PerExampleLoss, output: Tensor, targets: Tensor) -> Tensor:
+    version = output._version
+    with torch.enable_grad():
+        losses = loss(output.requires_grad_(), targets)
+        gradient = torch.autograd.grad(losses, output, torch.ones_like(losses))[0]
+    if output._version != version:
+        raise RuleDoesNotApply("the loss modified the model's output in place")
+    return gradient
+
+
+def find_chain(model: torch.nn.Module, sites: Iterable[Site]) -> Chain | None:
+    """The model as a chain, if it is one."""
+    parts = {id(site.layer): site.parts for site in sites}
+    containers, leaves = _taken_apart(model)
+    start = next((i for i, leaf in enumerate(leaves) if id(leaf) in parts), len(leaves))
+    links: list[Link] = []
+    for leaf in leaves[start:]:
+        if type(leaf) is torch.nn.Linear and leaf.weight.dtype in (torch.float32, torch.float64):
+            own = parts.get(id(leaf), {})
+            links.append(Link(ref(leaf), own.get("weight"), own.get("bias"), None))
+        elif type(leaf) in ACTIVATIONS and links[-1].activation is None:
+            links[-1] = replace(links[-1], activation=ACTIVATIONS[type(leaf)])
+        elif type(leaf) is not torch.nn.Identity:
+            return None
+    return Chain([*containers, *leaves[start:]], leaves[:start], links) if links else None
+
+
+def _taken_apart(module: torch.nn.Module) -> tuple[list[torch.nn.Module], list[torch.nn.Module]]:
+    """Sequences of modules, at whatever depth, and what is in them, in the order in which it is called."""
+    if type(module) is not torch.nn.Sequential:
+        return [], [module]
+    inner = [_taken_apart(child) for child in module]
+    containers = [one for some, _ in inner for one in some]
+    return [module, *containers], [leaf for _, some in inner for leaf in some]
