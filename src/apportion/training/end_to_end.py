@@ -15,12 +15,16 @@ class EndToEnd(Mapping[str, Tensor]):
         self.whole, self.like = whole, like
         self._views: dict[str, Tensor] | None = None
 
-    def __getitem__(self, name: str) -> Tensor:
+    @property
+    def views(self) -> dict[str, Tensor]:
         if self._views is None:
             # Several times quicker than as many calls of `view`.
             views = _unflatten_dense_tensors(self.whole, tuple(self.like.values()))  # type: ignore[no-untyped-call]
             self._views = dict(zip(self.like, views, strict=True))
-        return self._views[name]
+        return self._views
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.views[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.like)

@@ -71,10 +71,9 @@ def add_noise(
 def _all_noisy(
     sums: EndToEnd, scale: float, stream: RandomStream, divisor: float, dtype: torch.dtype | None
 ) -> EndToEnd:
-    whole = sums.whole.double()
-    stream.add_normals(whole.numpy(), scale)
-    means = torch.div(whole, divisor, out=torch.empty_like(whole, dtype=dtype))
-    return EndToEnd(means, sums.like)
+    whole = sums.whole.double().numpy()
+    stream.add_normals(whole, scale)
+    return EndToEnd(torch.from_numpy(whole / divisor).to(dtype or torch.float64), sums.like)
 
 
 def _noisy(

@@ -9,7 +9,9 @@ from apportion.clipping import FLAT, Clipping
 from apportion.plan import Noise
 from apportion.randomness import RandomStream
 from apportion.training.clipping import NO_SLACK_UP_TO, ClippedSum
-from apportion.training.gradients import clipped_sum, clipped_sum_of_units, trainable
+from apportion.training.end_to_end import EndToEnd
+from apportion.training.gradients import clipped_sum, clipped_sum_of_units, preparation_of, trainable
+from apportion.training.gradients.prepared import Preparation
 from apportion.training.gradients.summation import coarsest
 from apportion.training.noise import PrivateGradient, add_noise
 from apportion.training.records import Part, Units
@@ -76,13 +78,14 @@ def step_in_parts(
     dividing by the realised one would reveal it, and so would a bound that grew with it.
     The sums are used up; what is returned has the norms alone.
     """
+    preparation = preparation_of(model)
     if units is None:
-        clipped = sum_over_parts(model, loss, parts, clip=clip, clipping=clipping)
+        clipped = _sum_over_parts(preparation, model, loss, parts, clip, clipping)
     else:
         clipped = clipped_sum_of_units(
             model, loss, parts, units.sizes, clip=clip, clipping=clipping, averaged=units.averaged
         )
-    parameters = trainable(model)
+    parameters = preparation.parameters
     dtypes = {parameter.dtype for parameter in parameters.values()}
     if nominal_batch_size > NO_SLACK_UP_TO:
         clipped = clipped.for_batches_of(nominal_batch_size, coarsest(dtypes))
@@ -100,9 +103,20 @@ def sum_over_parts(
     clip: float,
     clipping: Clipping = FLAT,
 ) -> ClippedSum:
+    return _sum_over_parts(preparation_of(model), model, loss, parts, clip, clipping)
+
+
+def _sum_over_parts(
+    preparation: Preparation,
+    model: torch.nn.Module,
+    loss: Callable[..., Tensor],
+    parts: Iterable[Part],
+    clip: float,
+    clipping: Clipping,
+) -> ClippedSum:
     total: ClippedSum | None = None
     for inputs, targets in parts:
-        part = clipped_sum(model, loss, inputs, targets, clip=clip, clipping=clipping)
+        part = preparation.clipped_sum(model, loss, inputs, targets, clip, clipping)
         total = part if total is None else total.plus(part)
     assert total is not None, "an empty batch is one empty part"
     return total
@@ -136,9 +150,10 @@ def assign(model: torch.nn.Module, gradient: PrivateGradient) -> None:
 
 
 def _assign(parameters: Mapping[str, torch.nn.Parameter], gradient: PrivateGradient) -> None:
-    sums = gradient.sums
+    means = gradient.sums.views if isinstance(gradient.sums, EndToEnd) else gradient.sums
     for name, parameter in parameters.items():
-        parameter.grad = sums[name].to(parameter.dtype)
+        mean = means[name]
+        parameter.grad = mean if mean.dtype == parameter.dtype else mean.to(parameter.dtype)
 
 
 def ordinary_step(

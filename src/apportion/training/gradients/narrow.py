@@ -48,11 +48,12 @@ class NarrowProducts:
 
     def __init__(self, layers: Sequence[VectorProducts]) -> None:
         self.layers = layers
+        inputs, gradients = [layer.inputs for layer in layers], [layer.gradient for layer in layers]
         biases = tuple([layer.bias is not None for layer in layers])
-        self._order = _order(*_widths(layers), biases, self.dtype, layers[0].inputs.device)
-        ones = layers[0].inputs.new_ones((layers[0].inputs.shape[0], 1))
-        sides = [layer.inputs for layer in layers], [layer.gradient for layer in layers]
-        self._columns = torch.cat([*sides[0], ones, *sides[1]], dim=1)
+        self._order = _order(*_widths(layers), biases, self.dtype)
+        ones = inputs[0].new_ones((inputs[0].shape[0], 1))
+        # Wherever they come from: it is for the calls that so few numbers take time, and NumPy's are quicker.
+        self._columns = torch.cat([*inputs, ones, *gradients], dim=1).cpu()
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -66,39 +67,52 @@ class NarrowProducts:
     def dtype(self) -> torch.dtype:
         return self.layers[0].dtype
 
+    @property
+    def device(self) -> torch.device:
+        return self.layers[0].inputs.device
+
     def norms(self) -> tuple[list[Tensor], Tensor | None]:
-        squares = self._order.belongs @ self._columns.square().T  # (twice the layers, examples)
+        squares = torch.mm(self._order.belongs, self._columns.square().t()).numpy()  # (twice the layers, examples)
         count = len(self.layers)
         with np.errstate(all="ignore"):  # what overflows is not trusted
-            both = squares.cpu().numpy() + self._order.added  # in float64; small operations are quicker there
+            both = squares + self._order.added  # in float64
             norms = np.sqrt(np.einsum("li,li->i", both[:count], both[count:]))
-        return [torch.from_numpy(norms).to(squares.device)], None
+        return [torch.from_numpy(norms).to(self.device)], None
 
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
-        sums = self.end_to_end(factors, dropped).split_with_sizes(self._order.sizes)
+        sums = self.end_to_end(factors, dropped).to(self.device).split_with_sizes(self._order.sizes)
         return {part: total.view(part.shape) for part, total in zip(self.parts, sums, strict=True)}
 
     def end_to_end(self, factors: Tensor, dropped: Tensor | None) -> Tensor:
-        """The sums of all parts, one after the other, in float64."""
-        columns, first = zeroed(self._columns, dropped), self._order.of_inputs
-        if self._order.places.shape[0] < ROUNDING_AVERAGES_OUT:
-            columns = columns.double()
-        scaled = columns[:, first:] * factors.to(columns.dtype)[:, None]
-        product = _summed_in_blocks(scaled, columns[:, :first])
-        return product.view(-1).index_select(0, self._order.places)
+        """The sums of all parts, one after the other, in float64 and in the processor's memory."""
+        columns, first = (
+            zeroed(self._columns, dropped if dropped is None else dropped.cpu()).numpy(),
+            self._order.of_inputs,
+        )
+        precise = len(self._order.places) < ROUNDING_AVERAGES_OUT
+        weights = factors.cpu().numpy().astype(np.float64 if precise else columns.dtype)[:, None]
+        if precise:
+            columns = columns.astype(np.float64)
+        product = _summed_in_blocks(columns[:, first:] * weights, columns[:, :first])
+        return torch.from_numpy(product.reshape(-1)[self._order.places])
 
     def instantiate(self, rows: Tensor) -> dict[Part, Tensor]:
         return {part: built for layer in self.layers for part, built in layer.instantiate(rows).items()}
 
 
-def _summed_in_blocks(left: Tensor, right: Tensor) -> Tensor:
-    """Σ over examples of left ⊗ right, (examples, n) and (examples, m) → (n, m): blocks of examples, then in float64."""
+def _summed_in_blocks(left: NDArray[np.floating], right: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Σ over examples of left ⊗ right, (examples, n) and (examples, m) → (n, m): blocks of examples, then in float64.
+
+    PyTorch multiplies: it may be told how many processors to use, and NumPy not.
+    """
     examples = left.shape[0]
     size = _block(examples)
     even = examples - examples % size
-    blocks = left[:even].view(-1, size, left.shape[1]), right[:even].view(-1, size, right.shape[1])
-    total = torch.bmm(blocks[0].transpose(1, 2), blocks[1]).sum(0, dtype=torch.float64)
-    return total if even == examples else total.add_(left[even:].T @ right[even:])
+    blocks = [torch.from_numpy(side[:even].reshape(-1, size, side.shape[1])) for side in (left, right)]
+    total: NDArray[np.float64] = torch.bmm(blocks[0].mT, blocks[1]).numpy().sum(0, dtype=np.float64)
+    if even < examples:
+        total += torch.mm(torch.from_numpy(left[even:].T), torch.from_numpy(right[even:])).numpy()
+    return total
 
 
 @lru_cache(maxsize=1024)
@@ -121,7 +135,7 @@ class _Order:
     belongs: Tensor
     added: NDArray[np.float64]
     of_inputs: int
-    places: Tensor
+    places: NDArray[np.int64]
     sizes: list[int]
 
 
@@ -131,7 +145,6 @@ def _order(
     outwards: tuple[int, ...],
     biases: tuple[bool, ...],
     dtype: torch.dtype,
-    device: torch.device,
 ) -> _Order:
     one = sum(inwards)
     belongs = torch.zeros(2 * len(biases), one + 1 + sum(outwards), dtype=dtype)
@@ -147,4 +160,4 @@ def _order(
         belongs[len(biases) + layer, one + 1 + row : one + 1 + row + height] = 1
         column, row = column + width, row + height
     vanished = np.array([*inwards, *outwards], np.float64)[:, None] * torch.finfo(dtype).tiny
-    return _Order(belongs.to(device), vanished, one + 1, torch.cat(places).to(device), sizes)
+    return _Order(belongs, vanished, one + 1, torch.cat(places).numpy(), sizes)

@@ -52,7 +52,7 @@ def clip_and_sum_pieces(
 
     With `stability`, gradients are normalised instead of cut: see `apportion.clipping.Automatic`.
     """
-    dtype = coarsest([*(p.dtype for p in parameters.values()), *(piece.dtype for piece in pieces)])
+    dtype = coarsest([p.dtype for p in parameters.values()] + [piece.dtype for piece in pieces])
     alone, shared = _apart(pieces)
     norms, floor = _norms(alone, shared, examples)
     dropped = _not_trusted(norms, floor, clip, dtype)
@@ -79,7 +79,7 @@ def _not_trusted(norms: Tensor, floor: Tensor | None, clip: float, dtype: torch.
 
 
 def coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
-    return torch.float64 if all(dtype == torch.float64 for dtype in dtypes) else torch.float32
+    return torch.float64 if set(dtypes) <= {torch.float64} else torch.float32
 
 
 def _apart(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Piece]]:
