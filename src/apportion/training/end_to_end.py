@@ -7,7 +7,10 @@ from torch._utils import _unflatten_dense_tensors
 
 
 class EndToEnd(Mapping[str, Tensor]):
-    """Name → tensor of the shape that `like` has under this name, all of them consecutive views of the vector `whole`."""
+    """Name → tensor of the shape that `like` has under this name, all of them consecutive views of the vector `whole`.
+
+    In the processor's own memory.
+    """
 
     __slots__ = ("_views", "like", "whole")
 

@@ -47,7 +47,7 @@ def add_noise(
         rounded = {name: (total / divisor).to(dtype or total.dtype) for name, total in exact.items()}
         return PrivateGradient(sums=rounded, sigma=sigma)
     _checks.positive("sigma", sigma)
-    if overwrite and isinstance(clipped.sums, EndToEnd) and clipped.sums.whole.is_cpu and clipped.scales is None:
+    if overwrite and isinstance(clipped.sums, EndToEnd) and clipped.scales is None:
         return PrivateGradient(
             sums=_all_noisy(clipped.sums, sigma * clipped.bound, stream, divisor, dtype), sigma=sigma
         )
@@ -72,8 +72,8 @@ def _all_noisy(
     sums: EndToEnd, scale: float, stream: RandomStream, divisor: float, dtype: torch.dtype | None
 ) -> EndToEnd:
     whole = sums.whole.double().numpy()
-    stream.add_normals(whole, scale)
-    return EndToEnd(torch.from_numpy(whole / divisor).to(dtype or torch.float64), sums.like)
+    stream.add_normals(whole, scale, 1 / divisor)
+    return EndToEnd(torch.from_numpy(whole).to(dtype or torch.float64), sums.like)
 
 
 def _noisy(

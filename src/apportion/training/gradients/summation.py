@@ -159,8 +159,9 @@ def _weighted(
 ) -> Mapping[str, Tensor]:
     if dropped is not None:
         factors = factors.index_fill(0, dropped, 0)
-    if len(pieces) == 1 and isinstance(pieces[0], NarrowProducts) and pieces[0].names == list(parameters):
-        return EndToEnd(pieces[0].end_to_end(factors, dropped), parameters)
+    only = pieces[0] if len(pieces) == 1 else None
+    if isinstance(only, NarrowProducts) and only.device.type == "cpu" and only.names == list(parameters):
+        return EndToEnd(only.end_to_end(factors, dropped), parameters)
     sums: dict[str, Tensor] = {}
     for piece in pieces:
         for part, block in piece.weighted(factors, dropped).items():
