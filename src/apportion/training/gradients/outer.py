@@ -20,6 +20,8 @@ GRAM_ENTRIES = 2**23
 
 # Sums over examples are rounded to the layer's precision only within blocks of so many examples.
 EXAMPLES_PER_PRODUCT, EXAMPLES_PER_LARGE_PRODUCT, LARGE = 256, 1024, 2**15
+# So many entries of a product are widened to float64 at once.
+ENTRIES_AT_ONCE = 2**16
 
 
 class VectorProducts:
@@ -235,8 +237,15 @@ def summed_products(left: Tensor, right: Tensor) -> Tensor:
     total = _product(left[:size], right[:size]).double()
     for start in range(size, len(left), size):
         rows = slice(start, start + size)
-        total += _product(left[rows], right[rows])
+        _add_into(total, _product(left[rows], right[rows]))
     return total
+
+
+def _add_into(total: Tensor, product: Tensor) -> None:
+    """A few rows at a time: what is added is first copied to float64, and whole that would be as large as the total."""
+    rows = max(1, ENTRIES_AT_ONCE // product.shape[1])
+    for some, addition in zip(torch.split(total, rows), torch.split(product, rows), strict=True):
+        some += addition
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
