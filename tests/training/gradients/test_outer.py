@@ -18,3 +18,7 @@ def test_blocks_of_a_large_product_are_added_in_float64_each_entry_once() -> Non
     assert found.dtype == torch.float64
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
     torch.testing.assert_close(found, left.double().T @ right.double(), rtol=0, atol=1e-3)
+
+
+def test_layers_without_inputs_have_empty_sums_in_batches_of_every_size() -> None:
+    assert summed_products(torch.ones(600, 3), torch.ones(600, 0)).shape == (3, 0)

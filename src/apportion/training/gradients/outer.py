@@ -243,7 +243,7 @@ def summed_products(left: Tensor, right: Tensor) -> Tensor:
 
 def _add_into(total: Tensor, product: Tensor) -> None:
     """A few rows at a time: what is added is first copied to float64, and whole that would be as large as the total."""
-    rows = max(1, ENTRIES_AT_ONCE // product.shape[1])
+    rows = max(1, ENTRIES_AT_ONCE // max(1, product.shape[1]))
     for some, addition in zip(torch.split(total, rows), torch.split(product, rows), strict=True):
         some += addition
 
