@@ -59,12 +59,10 @@ def add_noise(
         else:
             noisy[name] = _noisy(total, sigma * clipped.scale(name), stream, divisor, dtype or total.dtype, overwrite)
     for scale, names in small.items():  # in one go: a nearly empty piece of noise takes as many calls as a full one
-        totals = [noisy[name] for name in names]
-        together = torch.cat([total.reshape(-1).cpu().double() for total in totals])
-        stream.add_normals(together.numpy(), scale, 1 / divisor)
-        means = together.to(dtype or together.dtype).split_with_sizes([t.numel() for t in totals])
-        for name, total, mean in zip(names, totals, means, strict=True):
-            noisy[name] = mean.view(total.shape).to(total.device)
+        totals = {name: noisy[name] for name in names}
+        together = EndToEnd(torch.cat([total.reshape(-1).cpu() for total in totals.values()]), totals)
+        means = _all_noisy(together, scale, stream, divisor, dtype).views
+        noisy |= {name: mean.to(totals[name].device) for name, mean in means.items()}
     return PrivateGradient(sums=noisy, sigma=sigma)
 
 

@@ -62,6 +62,18 @@ def test_one_example_moves_the_joined_sum_by_at_most_the_clipping_norm(joined, d
     assert joined
 
 
+@pytest.mark.parametrize("sizes", [(9, 10, 20, 10, 2), (3, 4, 2), (32, 64, 64, 10)])
+def test_roundings_of_a_full_batch_stay_within_the_bound(sizes):
+    """All examples alike and cut, so that every partial sum is as long as can be: what one more moves is still one."""
+    torch.manual_seed(2)
+    layers = [layer for i in range(len(sizes) - 1) for layer in (nn.Linear(sizes[i], sizes[i + 1]), nn.Tanh())]
+    prepared = prepare(nn.Sequential(*layers[:-1]), linear_loss)
+    inputs, targets = torch.randn(1, sizes[0]).repeat(268, 1), torch.full((268,), 50.0)
+    for count in (64, 200, 256, 257, 268):
+        more, fewer = (flat(prepared(inputs[:n], targets[:n], 0.01).sums) for n in (count, count - 1))
+        assert (more - fewer).norm() <= 0.01 * (1 + 1e-5)
+
+
 def test_joined_and_separate_layers_agree(monkeypatch):
     x, y = torch.randn(50, 4), torch.randint(0, 3, (50,))
     model = mlp()

@@ -14,8 +14,6 @@ from apportion.training.gradients.pieces import SMALL, Part, Piece, zeroed
 
 # Entries of the product of all layers' gradients with all layers' inputs, of which only some are used.
 LARGEST_PRODUCT = 2**12
-# Sums are taken in the layers' precision over blocks of so many examples, if there are so many entries; see `summation`.
-LARGEST_BLOCK, ROUNDING_AVERAGES_OUT = 64, 2**8
 # Sums of so many squares are good to a few units of rounding without further ado.
 WIDEST = 2**7
 
@@ -85,41 +83,14 @@ class NarrowProducts:
 
     def end_to_end(self, factors: Tensor, dropped: Tensor | None) -> Tensor:
         """The sums of all parts, one after the other, in float64 and in the processor's memory."""
-        columns, first = (
-            zeroed(self._columns, dropped if dropped is None else dropped.cpu()).numpy(),
-            self._order.of_inputs,
-        )
-        precise = len(self._order.places) < ROUNDING_AVERAGES_OUT
-        weights = factors.cpu().numpy().astype(np.float64 if precise else columns.dtype)[:, None]
-        if precise:
-            columns = columns.astype(np.float64)
-        product = _summed_in_blocks(columns[:, first:] * weights, columns[:, :first])
+        columns = zeroed(self._columns, None if dropped is None else dropped.cpu()).double()
+        first = self._order.of_inputs
+        scaled = columns[:, first:] * factors.cpu()[:, None]
+        product = torch.mm(scaled.t(), columns[:, :first]).numpy()
         return torch.from_numpy(product.reshape(-1)[self._order.places])
 
     def instantiate(self, rows: Tensor) -> dict[Part, Tensor]:
         return {part: built for layer in self.layers for part, built in layer.instantiate(rows).items()}
-
-
-def _summed_in_blocks(left: NDArray[np.floating], right: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Σ over examples of left ⊗ right, (examples, n) and (examples, m) → (n, m): blocks of examples, then in float64.
-
-    PyTorch multiplies: it may be told how many processors to use, and NumPy not.
-    """
-    examples = left.shape[0]
-    size = _block(examples)
-    even = examples - examples % size
-    blocks = [torch.from_numpy(side[:even].reshape(-1, size, side.shape[1])) for side in (left, right)]
-    total: NDArray[np.float64] = torch.bmm(blocks[0].mT, blocks[1]).numpy().sum(0, dtype=np.float64)
-    if even < examples:
-        total += torch.mm(torch.from_numpy(left[even:].T), torch.from_numpy(right[even:])).numpy()
-    return total
-
-
-@lru_cache(maxsize=1024)
-def _block(examples: int) -> int:
-    """How many examples at a time: without a remainder, if possible."""
-    largest = min(examples, LARGEST_BLOCK)
-    return next((size for size in range(largest, largest // 2, -1) if examples % size == 0), largest)
 
 
 @dataclass(frozen=True, slots=True)
