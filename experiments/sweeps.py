@@ -20,7 +20,7 @@ from experiments.spread import final
 from experiments.trained import why_not
 
 NAME = "mnist-sweeps"
-TRIALS = 3
+TRIALS = 1
 SIXTY = 60  # epochs of the paper's exponential schedule in most sweeps
 
 DECAY, VALIDATION_DECAY = "decay rate, exponential", "decay rate, validation-based"
@@ -30,13 +30,13 @@ TIME = "training time"
 
 VALUES: Mapping[str, Sequence[float]] = {
     DECAY: (0.005, 0.01, 0.03, 0.1, 0.2, 0.5),
-    VALIDATION_DECAY: (0.3, 0.4, 0.5, 0.6, 0.7, 0.9),
-    RATE: (0.01, 0.02, 0.03, 0.04, 0.052, 0.07),
-    HIDDEN: (200, 400, 600, 800, 1200, 1600),
+    VALIDATION_DECAY: (0.3, 0.5, 0.7, 0.9),
+    RATE: (0.01, 0.03, 0.052, 0.07),
+    HIDDEN: (200, 400, 800, 1600),
     LAYERS: (1, 2, 3),
-    START_FIXED_TIME: (7, 8.5, 10, 13, 16, 20),
-    START_FIXED_DECAY: (7, 8.5, 10, 13, 16, 20),
-    TIME: (30, 40, 50, 60, 80, 100),
+    START_FIXED_TIME: (7, 10, 15, 20),
+    START_FIXED_DECAY: (7, 10, 15, 20),
+    TIME: (30, 50, 70, 100),
 }
 PAPER_SAYS: Mapping[str, str] = {
     DECAY: "the best of .005 … .5 is .2; the ends are worst",
@@ -159,11 +159,22 @@ def report(records: Sequence[Record]) -> Report:
 Everything is as in "MNIST, the stated budget truly spent", with one setting varied. Exponential schedules begin at σ =
 {SIGMA0:g}; where the time is fixed, the decay rate is the one that spends the budget exactly. Test accuracy is the mean
 over trials, with the smallest and the largest; it was used for nothing but this page. The paper averages five trials.
+{_alone(records)}
 
 {"".join(sections)}
 """
     columns = ("sweep", "schedule", "value", "trial", "epochs", "train", "test")
     return Report(text=text, tables={"sweeps": Table(columns=columns, lines=tidy)}, pictures=pictures)
+
+
+def _alone(records: Sequence[Record]) -> str:
+    """What a reader should make of settings that were trained once."""
+    if any(record.trial for record in records):
+        return ""
+    return (
+        "**Every setting was trained once, which shows no spread: with ten trials each, those of one setting above lie "
+        ".4 to 1.3 points apart, so differences below a point may be chance.**"
+    )
 
 
 def _name(record: Record) -> str:
