@@ -222,3 +222,31 @@ def test_noise_on_float32_is_added_in_float64_and_rounded_once() -> None:
     for out in (single, double):
         RandomStream(5).add_normals(out, 0.3)
     np.testing.assert_array_equal(single, double.astype(np.float32))
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("call", range(5))
+def test_after_an_interruption_anywhere_noise_has_its_scale_and_rare_values_their_places(call: int) -> None:
+    stream, calls = np.random.default_rng(call), iter(range(10**6))
+
+    def fill(buffer: np.ndarray) -> None:
+        if next(calls) == call:
+            raise Interrupted
+        buffer[:] = np.frombuffer(stream.bytes(len(buffer)), np.uint8)
+
+    drawing, rare = bell.Bell(), 0
+    with pytest.raises(Interrupted):
+        for scale in (1.0, 100.0, 1e-3, 3.0):
+            drawing.add(np.zeros(3000), scale, fill)
+    for _ in range(100):
+        at, _values = drawing._rare_among(3000, fill)
+        assert np.all((at >= 0) & (at < 3000))
+        assert np.all(np.diff(at) > 0)
+        rare += len(at)
+    assert rare == pytest.approx(300_000 * bell.RARE, abs=6 * math.sqrt(300_000 * bell.RARE))
+    found = np.zeros(200_000)
+    drawing.add(found, 2.0, fill)
+    assert found.std() == pytest.approx(2.0, rel=0.02)

@@ -9,6 +9,7 @@ distances from one to the next, so that nobody has to look for them.
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
@@ -27,16 +28,27 @@ _HALF = AREA / 2
 _LAST_BITS = np.array(SLICES - 1)  # quicker than a scalar
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rare:
+    """Rare values that are yet to come, at scale 1, and their places, counted from the first value of all."""
+
+    drawn: int = 0  # values so far
+    last: int = -1  # of these places
+    places: Places = field(default_factory=lambda: np.empty(0, np.int64))
+    values: Floats = field(default_factory=lambda: np.empty(0))
+
+
 class Bell:
-    """Draws normals. Keeps its working memory and some of the rare values, each for use once."""
+    """Draws normals. Keeps its working memory and some of the rare values, each for use once.
+
+    What belongs together is assigned at once: an interruption anywhere leaves either the state before or the one after.
+    """
 
     def __init__(self) -> None:
         self._bytes = np.empty(8 * PIECE, np.uint8)
         self._slice, self._width = np.empty(PIECE, np.int64), np.empty(PIECE)
-        self._scale, self._widths = math.nan, np.empty(SLICES)
-        self._drawn = 0  # values so far; places are counted from the first of all
-        self._rare, self._rare_at = np.empty(0), np.empty(0, np.int64)  # those ahead, and their places
-        self._last = -1  # of these places
+        self._scaled: tuple[float, Floats] = math.nan, np.empty(0)  # the last scale, and widths at that scale
+        self._ahead = _Rare()
 
     def add(self, out: NDArray[np.floating], scale: float, fill: Fill, factor: float = 1.0) -> None:
         """Add independent N(0, scale²) to `out`, float32 or float64; `fill` overwrites bytes with random ones.
@@ -45,41 +57,40 @@ class Bell:
         set it could be recognised: whoever sees a noisy sum would subtract the two sums in question, and only the true one
         leaves something in the set. What is noisy is rounded to the type of `out` and then multiplied by `factor`, there.
         """
-        if scale != self._scale:
-            self._scale, self._widths = scale, widths() * (scale * 2.0**-63)
+        if scale != self._scaled[0]:
+            self._scaled = scale, widths() * (scale * 2.0**-63)
         for start in range(0, len(out), PIECE):
             piece = out[start : start + PIECE]
-            np.add(piece, self._noise(len(piece), fill), out=piece, casting="same_kind")
+            np.add(piece, self._noise(len(piece), *self._scaled, fill), out=piece, casting="same_kind")
             if factor != 1:
                 np.multiply(piece, factor, out=piece)
 
-    def _noise(self, size: int, fill: Fill) -> Floats:
+    def _noise(self, size: int, scale: float, scaled_widths: Floats, fill: Fill) -> Floats:
         """The next so many values, in memory that is used again."""
         fill(self._bytes[: 8 * size])
         words, chosen, width = self._bytes[: 8 * size].view(np.int64), self._slice[:size], self._width[:size]
         np.bitwise_and(words, _LAST_BITS, out=chosen)
-        self._widths.take(chosen, out=width, mode="clip")  # "clip" is the fastest, and there is nothing to clip
+        scaled_widths.take(chosen, out=width, mode="clip")  # "clip" is the fastest, and there is nothing to clip
         values = chosen.view(np.float64)  # in the same memory: which slice it was is not needed any more
         values[...] = words
         np.multiply(values, width, out=values)
         at, rare = self._rare_among(size, fill)
-        values[at] = self._scale * rare
+        values[at] = scale * rare
         return values
 
     def _rare_among(self, count: int, fill: Fill) -> tuple[Places, Floats]:
         """Which of the next `count` values are rare, and what they are when the scale is 1."""
-        start, end = self._drawn, self._drawn + count
-        while self._last < end:
+        ahead = self._ahead
+        drawn, end, last, places, values = ahead.drawn, ahead.drawn + count, ahead.last, ahead.places, ahead.values
+        while last < end:
             words = np.empty((4, FEW if count < PIECE else MANY), np.uint64)
             fill(words.view(np.uint8).reshape(-1))
             points = outside(words[:3])
-            places = self._last + np.cumsum(distances(words[3, : len(points)]))
-            self._rare_at, self._rare = np.append(self._rare_at, places), np.append(self._rare, points)
-            self._last = int(places[-1])
-        found, self._drawn = int(np.searchsorted(self._rare_at, end)), end
-        at, self._rare_at = self._rare_at[:found] - start, self._rare_at[found:]
-        rare, self._rare = self._rare[:found], self._rare[found:]
-        return at, rare
+            more = last + np.cumsum(distances(words[3, : len(points)]))
+            places, values, last = np.append(places, more), np.append(values, points), int(more[-1])
+        found = int(np.searchsorted(places, end))
+        self._ahead = _Rare(drawn=end, last=last, places=places[found:], values=values[found:])
+        return places[:found] - drawn, values[:found]
 
 
 def distances(words: NDArray[np.uint64]) -> Places:

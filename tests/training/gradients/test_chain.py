@@ -173,3 +173,34 @@ def test_what_is_known_about_a_model_is_found_once_and_goes_with_the_model(monke
     gc.collect()
     assert reference() is None
     assert len(gradients._PREPARATIONS) == before
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("width", [6, 200])
+def test_a_model_converted_after_its_first_batch_is_clipped_in_float32(dtype, width):
+    model = nn.Sequential(nn.Linear(8, width), nn.Tanh(), nn.Linear(width, 3))
+    inputs, targets = torch.randn(4, 8), torch.randint(0, 3, (4,))
+    prepared = prepare(model, cross_entropy)
+    prepared(inputs, targets, clip=0.01)
+    model.to(dtype)
+    for one in range(4):
+        found = clipped_sum(model, cross_entropy, inputs[one : one + 1].to(dtype), targets[one : one + 1], clip=0.01)
+        length = torch.cat([total.double().flatten() for total in found.sums.values()]).norm()
+        assert 0.0099 <= length <= 0.01 * (1 + 1e-5)
+
+
+def test_a_layer_that_became_another_one_is_run_as_it_is():
+    class Doubled(nn.Linear):
+        def forward(self, inputs):
+            return 2 * super().forward(inputs)
+
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    assert_matches_loop(model, squared, *data(5, 4))
+    model[2].__class__ = Doubled
+    assert_matches_loop(model, squared, *data(5, 4))
+
+
+def test_an_activation_with_parameters_of_its_own_is_no_chain():
+    activation = nn.Tanh()
+    activation.register_parameter("unused", nn.Parameter(torch.zeros(1)))
+    assert find_chain(nn.Sequential(activation, nn.Linear(4, 2)), find_sites(nn.Sequential(activation))) is None

@@ -68,14 +68,17 @@ class Chain:
     def __init__(
         self, modules: Sequence[torch.nn.Module], first: Sequence[torch.nn.Module], links: Sequence[Link]
     ) -> None:
-        self._modules = [ref(module) for module in modules]
+        self._modules = [(ref(module), type(module).forward) for module in modules]
         self._first, self._links = first, links
 
     def is_plain(self) -> bool:
-        """Whether no hook and no other `forward` would have anything to say."""
-        for reference in self._modules:
-            attributes = vars(reference())
-            if "forward" in attributes or any(map(attributes.__getitem__, _HOOKS)):
+        """Whether no hook and no other `forward`, of a module or of its class, would have anything to say."""
+        for reference, forward in self._modules:
+            module = reference()
+            attributes = vars(module)
+            if type(module).forward is not forward or "forward" in attributes:  # type: ignore[union-attr]
+                return False
+            if any(map(attributes.__getitem__, _HOOKS)):
                 return False
         return not _has_any_global_hook()  # type: ignore[no-untyped-call]
 
@@ -135,7 +138,7 @@ def find_chain(model: torch.nn.Module, sites: Iterable[Site]) -> Chain | None:
         if type(leaf) is torch.nn.Linear and leaf.weight.dtype in (torch.float32, torch.float64):
             own = parts.get(id(leaf), {})
             links.append(Link(ref(leaf), own.get("weight"), own.get("bias"), None))
-        elif type(leaf) in ACTIVATIONS and links[-1].activation is None:
+        elif type(leaf) in ACTIVATIONS and links and links[-1].activation is None:
             links[-1] = replace(links[-1], activation=ACTIVATIONS[type(leaf)])
         elif type(leaf) is not torch.nn.Identity:
             return None

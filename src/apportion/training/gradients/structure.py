@@ -4,7 +4,7 @@ import torch
 
 
 class Structure:
-    """Names and identities of all modules and parameters of a model, and which parameters are trainable.
+    """Names and identities of all modules and parameters of a model, which parameters are trainable, and their types.
 
     Identities are safe to compare because all of them are kept alive, except for the model itself.
     """
@@ -30,5 +30,8 @@ class Structure:
                     found += map(id, own.values())
         return found
 
-    def _flags(self) -> list[bool]:
-        return [parameter.requires_grad for parameter in self.parameters]
+    def _flags(self) -> list[bool | torch.dtype]:
+        """Of every parameter; `model.bfloat16()` changes types and leaves identities."""
+        flags: list[bool | torch.dtype] = [parameter.requires_grad for parameter in self.parameters]
+        flags += [parameter.dtype for parameter in self.parameters]
+        return flags
