@@ -16,6 +16,7 @@ from apportion.randomness import RandomStream
 from apportion.training import memory, start, step
 from apportion.training.clipping import ClippedSum
 from apportion.training.gradients import clipped_sum
+from apportion.training.gradients.prepared import Preparation
 from apportion.training.records import pieces
 
 CLIPPINGS = [Flat(), PerLayer(layers=2), PerLayer(layers={"0": 1.0, "2": 0.5}, noise="each"), Automatic()]
@@ -93,17 +94,17 @@ def test_noise_is_drawn_once_however_many_parts(monkeypatch: Any) -> None:
 
 def test_a_batch_that_was_looked_at_is_still_split(tmp_path: Path, monkeypatch: Any) -> None:
     seen: list[int] = []
-    real = step.clipped_sum
+    real = Preparation.clipped_sum
 
-    def watching(model: Any, loss: Any, inputs: Any, targets: Any, **options: Any) -> Any:
+    def watching(self: Any, model: Any, loss: Any, inputs: Any, *others: Any) -> Any:
         seen.append(len(inputs))
-        return real(model, loss, inputs, targets, **options)
+        return real(self, model, loss, inputs, *others)
 
     with start(
         tiny_model(), tiny_data(), tiny_plan(), optimizer=sgd, loss=cross_entropy, out=tmp_path / "run",
         max_physical_batch=8,
     ) as run:  # fmt: skip
-        monkeypatch.setattr(step, "clipped_sum", watching)
+        monkeypatch.setattr(Preparation, "clipped_sum", watching)
         for epoch in run:
             for batch in epoch:
                 assert len(batch.inputs) == len(batch.targets) == 20
