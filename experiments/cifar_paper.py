@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 NAME = "cifar-paper"
-SIDE, HIDDEN, BATCH, TRIALS = 192, 1000, 200, 3
+SIDE, HIDDEN, BATCH, TRIALS = 192, 1000, 200, 1
 EPOCHS = 200
 RHO = EPOCHS / (2 * 8.0**2)  # what the paper's uniform schedule spends: σ = 8 for 200 epochs
 CLIP, LEARNING_RATE = 4.0, 0.05
