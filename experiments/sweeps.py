@@ -161,6 +161,10 @@ Everything is as in "MNIST, the stated budget truly spent", with one setting var
 over trials, with the smallest and the largest; it was used for nothing but this page. The paper averages five trials.
 {_alone(records)}
 
+Where ours differ from the paper's (the best exponential rate, what further layers cost, the best first noise) we do not
+know why. A likely part of it: here every layer's noise is charged, so that it grows with the square root of the number of
+layers, and the paper does not say how it is charged there.
+
 {"".join(sections)}
 """
     columns = ("sweep", "schedule", "value", "trial", "epochs", "train", "test")

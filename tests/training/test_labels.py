@@ -8,6 +8,7 @@ import torch
 from conftest import tiny_data, tiny_model, tiny_plan, train
 
 import apportion as ap
+from apportion import ledger
 from apportion.errors import DataError
 from apportion.training.labels import check_labels
 from apportion.training.losses import per_example
@@ -35,6 +36,7 @@ def test_a_label_out_of_range_is_refused_before_anything_is_spent(tmp_path: Path
 
 def test_what_the_loss_takes_is_taken(tmp_path: Path) -> None:
     train(tmp_path / "run", tiny_plan(epochs=1), data=with_label(-100))  # cross entropy ignores that one
+    assert ledger.read(tmp_path / "run" / "ledger.jsonl").released
 
 
 def test_labels_of_pixels_are_tried_too() -> None:
