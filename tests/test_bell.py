@@ -146,6 +146,17 @@ def test_chosen_words_give_every_distance_with_its_own_weight(k: int) -> None:
     assert within == k
 
 
+def test_the_guide_leads_to_the_box_that_a_search_finds() -> None:
+    ends = bell._boxes()[-1]
+    cells = np.arange(1 << bell.GUIDE, dtype=np.uint64) << np.uint64(64 - bell.GUIDE)
+    last = np.uint64((1 << 64 - bell.GUIDE) - 1)
+    near = np.rint(ends[:-1] / ends[-1] * 2.0**53).astype(np.int64)[:, None] + np.arange(-4, 5)
+    around = near.reshape(-1).astype(np.uint64) << np.uint64(11)
+    for words in (cells, cells + last, around, RandomStream().words(100_000)):
+        area = bell.unit_interval(words) * ends[-1]
+        assert np.array_equal(bell.chosen_boxes(words, area), np.searchsorted(ends, area))
+
+
 def test_every_value_is_rare_with_the_same_probability_wherever_calls_begin_and_end() -> None:
     drawing, fill = bell.Bell(), RandomStream().fill
     sizes = RandomStream().below(20_000, 500)
@@ -186,7 +197,7 @@ def test_large_values_are_as_frequent_as_they_should(sample: np.ndarray, edge: f
 
 
 def test_neighbours_and_neighbouring_pieces_are_independent(sample: np.ndarray) -> None:
-    for lag in (1, 2, 3, bell.PIECE):
+    for lag in (1, 2, 3, bell.LEAST, bell.PIECE):
         first, second = sample[:-lag], sample[lag:]
         for power in (1, 2):
             a, b = first**power - (power - 1), second**power - (power - 1)
@@ -203,7 +214,7 @@ def test_the_last_bits_of_the_noise_are_random(sample: np.ndarray) -> None:
     assert special.chdtrc(255, statistic) > 1e-9
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 3, bell.PIECE - 1, bell.PIECE, bell.PIECE + 1])
+@pytest.mark.parametrize("size", [0, 1, 2, 3, bell.LEAST - 1, bell.LEAST, bell.LEAST + 1, bell.PIECE + 1])
 def test_every_size_is_filled(size: int) -> None:
     assert np.all(RandomStream().normals(size) != 0)
 

@@ -21,8 +21,9 @@ Fill = Callable[[NDArray[np.uint8]], None]
 
 SLICES = 1 << 12
 AREA, RARE = 1 / (SLICES + 3), 3 / (SLICES + 3)  # of a rectangle, and of what they leave
-PIECE = 1 << 16  # words at a time: with fewer, calls cost more than the cache saves; more would take more memory
-FEW, MANY = 1 << 10, 1 << 12  # candidates for rare values at a time: a large model soon needs more
+PIECE, LEAST = 1 << 16, 1 << 14  # words at a time: with fewer, calls cost more than the cache saves
+FEW, MANY, MANY_FROM = 1 << 10, 1 << 12, 1 << 20  # candidates for rare values at a time, and values from which on
+GUIDE = 15  # bits that lead to a box, or to the one before it
 _PEAK = 1 / math.sqrt(2 * math.pi)
 _HALF = AREA / 2
 _LAST_BITS = np.array(SLICES - 1)  # quicker than a scalar
@@ -45,8 +46,7 @@ class Bell:
     """
 
     def __init__(self) -> None:
-        self._bytes = np.empty(8 * PIECE, np.uint8)
-        self._slice, self._width = np.empty(PIECE, np.int64), np.empty(PIECE)
+        self._words, self._slice, self._values = np.empty(PIECE, np.int64), np.empty(PIECE, np.int64), np.empty(PIECE)
         self._scaled: tuple[float, Floats] = math.nan, np.empty(0)  # the last scale, and widths at that scale
         self._ahead = _Rare()
 
@@ -59,31 +59,34 @@ class Bell:
         """
         if scale != self._scaled[0]:
             self._scaled = scale, widths() * (scale * 2.0**-63)
-        for start in range(0, len(out), PIECE):
-            piece = out[start : start + PIECE]
-            np.add(piece, self._noise(len(piece), *self._scaled, fill), out=piece, casting="same_kind")
+        scaled_widths, size = self._scaled[1], piece_of(len(out))
+        at, rare = self._rare_among(len(out), fill)
+        within, rare = at % size, scale * rare
+        starts = range(0, len(out), size)
+        firsts = np.searchsorted(at, [*starts, len(out)]).tolist()
+        for start, first, end in zip(starts, firsts, firsts[1:], strict=False):
+            piece = out[start : start + size]
+            words, chosen, values = self._words[: len(piece)], self._slice[: len(piece)], self._values[: len(piece)]
+            fill(words.view(np.uint8))
+            np.bitwise_and(words, _LAST_BITS, chosen)
+            scaled_widths.take(chosen, None, values, "clip")  # "clip" is the fastest, and there is nothing to clip
+            wide = chosen.view(np.float64)  # in the same memory: which slice it was is not needed any more
+            np.copyto(wide, words)
+            np.multiply(wide, values, values)
+            if end > first:
+                values[within[first:end]] = rare[first:end]
+            np.copyto(wide, piece)  # float64 in passes of its own: mixed types in one call are slower
+            np.add(wide, values, wide)
+            np.copyto(piece, wide, "same_kind")
             if factor != 1:
-                np.multiply(piece, factor, out=piece)
-
-    def _noise(self, size: int, scale: float, scaled_widths: Floats, fill: Fill) -> Floats:
-        """The next so many values, in memory that is used again."""
-        fill(self._bytes[: 8 * size])
-        words, chosen, width = self._bytes[: 8 * size].view(np.int64), self._slice[:size], self._width[:size]
-        np.bitwise_and(words, _LAST_BITS, out=chosen)
-        scaled_widths.take(chosen, out=width, mode="clip")  # "clip" is the fastest, and there is nothing to clip
-        values = chosen.view(np.float64)  # in the same memory: which slice it was is not needed any more
-        values[...] = words
-        np.multiply(values, width, out=values)
-        at, rare = self._rare_among(size, fill)
-        values[at] = scale * rare
-        return values
+                np.multiply(piece, factor, piece)
 
     def _rare_among(self, count: int, fill: Fill) -> tuple[Places, Floats]:
         """Which of the next `count` values are rare, and what they are when the scale is 1."""
         ahead = self._ahead
         drawn, end, last, places, values = ahead.drawn, ahead.drawn + count, ahead.last, ahead.places, ahead.values
         while last < end:
-            words = np.empty((4, FEW if count < PIECE else MANY), np.uint64)
+            words = np.empty((4, FEW if count < MANY_FROM else MANY), np.uint64)
             fill(words.view(np.uint8).reshape(-1))
             points = outside(words[:3])
             more = last + np.cumsum(distances(words[3, : len(points)]))
@@ -91,6 +94,11 @@ class Bell:
         found = int(np.searchsorted(places, end))
         self._ahead = _Rare(drawn=end, last=last, places=places[found:], values=values[found:])
         return places[:found] - drawn, values[:found]
+
+
+def piece_of(count: int) -> int:
+    """How many of so many values are drawn at a time: about a sixteenth, because pieces take memory."""
+    return min(PIECE, max(LEAST, 1 << (count // 16).bit_length() >> 1))
 
 
 def distances(words: NDArray[np.uint64]) -> Places:
@@ -110,7 +118,7 @@ def outside(words: NDArray[np.uint64]) -> Floats:
     """
     lefts, breadths, bottoms, heights, ends = _boxes()
     across, up = unit_interval(words[1]), unit_interval(words[2])
-    chosen = np.searchsorted(ends, unit_interval(words[0]) * ends[-1])
+    chosen = chosen_boxes(words[0], unit_interval(words[0]) * ends[-1])
     place = lefts.take(chosen) + across * breadths.take(chosen)
     under = bottoms.take(chosen) + up * heights.take(chosen) < density(place)
     tail = np.flatnonzero(chosen == len(ends) - 1)
@@ -120,6 +128,13 @@ def outside(words: NDArray[np.uint64]) -> Floats:
     signs = 1.0 - 2.0 * (words[0, under] & np.uint64(1))  # a bit that unit_interval leaves out
     points: Floats = signs * place[under]
     return points
+
+
+def chosen_boxes(words: NDArray[np.uint64], areas: Floats) -> Places:
+    """The first box up to whose end all boxes have at least that area; `areas` are what the words say of all."""
+    chosen: Places = _guide().take(words >> np.uint64(64 - GUIDE))
+    chosen += _boxes()[-1].take(chosen) < areas
+    return chosen
 
 
 def widths() -> Floats:
@@ -175,6 +190,14 @@ def _boxes() -> tuple[Floats, Floats, Floats, Floats, Floats]:
     areas = (rights - lefts) * (tops - bottoms)
     areas[-1] = y[0] / x[0]
     return lefts, rights - lefts, bottoms, tops - bottoms, np.cumsum(areas)
+
+
+@cache
+def _guide() -> Places:
+    """The first box that ends in or after every 2^GUIDEth of all areas; no two end in the same, so the next is the last."""
+    ends = _boxes()[-1]
+    found: Places = np.searchsorted(ends, np.arange(1 << GUIDE) * (ends[-1] / (1 << GUIDE)))
+    return found
 
 
 def density(x: Floats) -> Floats:
