@@ -20,17 +20,26 @@ def per_example(loss: Callable[..., Tensor]) -> PerExampleLoss:
     (its reduction is overruled), or a callable that returns one value per example by itself. Losses that keep further
     dimensions (one value per output, say) are averaged over those, example by example.
     """
+    if isinstance(loss, _Checked):
+        return loss
+    if loss is torch.nn.functional.cross_entropy:
+        return CrossEntropy(partial(loss, reduction="none"))
     if isinstance(loss, torch.nn.Module) and hasattr(loss, "reduction"):
         compute: Callable[..., Tensor] = copy.copy(loss)
         vars(compute)["reduction"] = "none"
-    elif _takes_reduction(loss):
-        compute = partial(loss, reduction="none")
-    else:
-        compute = loss
+        return _Checked(compute)
+    return _Checked(partial(loss, reduction="none") if _takes_reduction(loss) else loss)
 
-    def checked(outputs: Tensor, targets: Tensor) -> Tensor:
+
+class _Checked:
+    """A loss whose result is what it should be, or else an error says what is wrong."""
+
+    def __init__(self, compute: Callable[..., Tensor]) -> None:
+        self._compute = compute
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         try:
-            values = compute(outputs, targets)
+            values = self._compute(outputs, targets)
         except IndexError:  # torch's own message shows the label
             raise DataError(
                 "the loss refuses a record's label: it is out of the range of the model's outputs"
@@ -44,7 +53,9 @@ def per_example(loss: Callable[..., Tensor]) -> PerExampleLoss:
             )
         return values.flatten(1).mean(1) if values.dim() > 1 else values
 
-    return checked
+
+class CrossEntropy(_Checked):
+    """PyTorch's own, with nothing set: what its gradient is, need not be asked."""
 
 
 def _takes_reduction(loss: Callable[..., Tensor]) -> bool:

@@ -20,7 +20,7 @@ from apportion.training import compatibility
 from apportion.training.records import Part
 
 SHARE = 0.25  # of the memory there is, where no limit is given
-_FEW, _MORE = 4, 12
+_FEW, _MORE = 16, 32  # of which the memory of small models is a multiple
 _CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 

@@ -149,13 +149,46 @@ def test_a_loss_that_overwrites_the_output_is_never_used_silently():
 
 def test_with_a_relu_the_chain_and_the_model_agree_exactly(monkeypatch):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 30), nn.ReLU(), nn.Linear(30, 30), nn.ReLU(inplace=True), nn.Linear(30, 3))
+    model = nn.Sequential(nn.Linear(4, 90), nn.ReLU(), nn.Linear(90, 90), nn.ReLU(inplace=True), nn.Linear(90, 3))
+    x, y = torch.randn(50, 4), torch.randn(50)
+    found = prepare(model, squared)(x, y, 0.3)
+    monkeypatch.setattr(Chain, "is_plain", lambda self: False)
+    expected = prepare(model, squared)(x, y, 0.3)
+    assert torch.equal(found.norms, expected.norms)
+    assert torch.equal(flat(found.sums), flat(expected.sums))
+
+
+def test_a_narrow_chain_with_relus_agrees_with_the_model_in_float32(monkeypatch):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU(inplace=True), nn.Linear(20, 3))
     x, y = torch.randn(50, 4), torch.randint(0, 3, (50,))
     found = prepare(model, cross_entropy)(x, y, 0.3)
     monkeypatch.setattr(Chain, "is_plain", lambda self: False)
     expected = prepare(model, cross_entropy)(x, y, 0.3)
-    assert torch.equal(found.norms, expected.norms)
-    assert torch.equal(flat(found.sums), flat(expected.sums))
+    assert torch.allclose(found.norms, expected.norms, rtol=1e-6)
+    assert (flat(found.sums) - flat(expected.sums)).norm() <= 1e-6 * flat(expected.sums).norm()
+
+
+def test_an_example_that_is_not_finite_adds_nothing_and_warns_of_nothing(recwarn):
+    for activation in (nn.ReLU(), nn.Tanh(), nn.Sigmoid()):
+        model = nn.Sequential(nn.Linear(4, 5), activation, nn.Linear(5, 3)).double()
+        x, y = torch.randn(6, 4, dtype=torch.float64), torch.randint(0, 3, (6,))
+        expected = prepare(model, cross_entropy)(x[3:], y[3:], 0.3)
+        x[0], x[1], x[2] = float("nan"), float("inf"), -1e308
+        found = prepare(model, cross_entropy)(x, y, 0.3)
+        assert torch.isfinite(flat(found.sums)).all()
+        more = (flat(found.sums) - flat(expected.sums)).norm()
+        assert more <= 0.3 * (1 + 1e-12)  # of -1e308, which saturates; nothing of the others
+    assert not [str(one.message) for one in recwarn]
+
+
+def test_data_in_another_precision_than_the_model_is_refused_as_the_model_refuses_it():
+    model, (inputs, targets) = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), data(5, 4)
+    prepared = prepare(model, squared)
+    prepared(inputs.float(), targets, 0.5)
+    assert chained(prepared)
+    with pytest.raises(RuntimeError, match="dtype"):
+        prepared(inputs.double(), targets, 0.5)
 
 
 @pytest.mark.parametrize("make", [lambda: nn.Linear(4, 3), lambda: nn.Sequential(nn.Linear(4, 3), nn.PReLU())])

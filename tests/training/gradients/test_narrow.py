@@ -1,8 +1,10 @@
 """Small linear layers handled side by side give what each gives by itself."""
 
+import itertools
+
 import pytest
 import torch
-from loop_comparison import assert_bounded, assert_matches_loop, flat
+from loop_comparison import assert_bounded, assert_matches_loop, flat, used_rules
 from test_sensitivity import changes, linear_loss
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -11,6 +13,7 @@ from apportion.training.gradients import narrow, prepare
 from apportion.training.gradients.narrow import NarrowProducts, side_by_side
 from apportion.training.gradients.outer import VectorProducts
 from apportion.training.gradients.pieces import Part
+from apportion.training.losses import per_example
 
 
 def mlp(biases=(True, True, True)):
@@ -26,9 +29,9 @@ def joined(monkeypatch):
     found = []
     made = narrow.NarrowProducts.__init__
 
-    def noting(self, layers):
-        found.append(len(layers))
-        made(self, layers)
+    def noting(self, order, *rest):
+        found.append(order.layers)
+        made(self, order, *rest)
 
     monkeypatch.setattr(NarrowProducts, "__init__", noting)
     return found
@@ -62,16 +65,50 @@ def test_one_example_moves_the_joined_sum_by_at_most_the_clipping_norm(joined, d
     assert joined
 
 
-@pytest.mark.parametrize("sizes", [(9, 10, 20, 10, 2), (3, 4, 2), (32, 64, 64, 10)])
+@pytest.mark.parametrize("sizes", [(9, 10, 20, 10, 2), (3, 4, 2), (32, 64, 64, 10), (100, 32, 8)])
 def test_roundings_of_a_full_batch_stay_within_the_bound(sizes):
     """All examples alike and cut, so that every partial sum is as long as can be: what one more moves is still one."""
     torch.manual_seed(2)
     layers = [layer for i in range(len(sizes) - 1) for layer in (nn.Linear(sizes[i], sizes[i + 1]), nn.Tanh())]
     prepared = prepare(nn.Sequential(*layers[:-1]), linear_loss)
     inputs, targets = torch.randn(1, sizes[0]).repeat(268, 1), torch.full((268,), 50.0)
-    for count in (64, 200, 256, 257, 268):
+    for count in (64, 200, 206, 207, 248, 249, 250, 256, 257, 268):
         more, fewer = (flat(prepared(inputs[:n], targets[:n], 0.01).sums) for n in (count, count - 1))
         assert (more - fewer).norm() <= 0.01 * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(1, 64), (10, 9), (20, 10), (30, 16), (13, 101)])
+def test_products_are_the_same_at_every_place_and_for_every_number_of_examples(shape, dtype):
+    assert narrow.places_are_alike(shape)
+    layer = nn.Linear(shape[1], shape[0]).to(dtype)
+    model = nn.Sequential(layer, nn.Linear(shape[0], 2).to(dtype))
+    example = torch.randn(1, shape[1], dtype=dtype)
+    expected = None
+    for count in (1, 2, 3, 15, 16, 17, 31, 64, 100, 193, 560, 1500):
+        pieces = prepare(model, cross_entropy)._preparation.chain.pieces(
+            per_example(cross_entropy), example.repeat(count, 1), torch.zeros(count, dtype=torch.int64)
+        )
+        rows = pieces[0]._rows[:, :count]
+        expected = rows[:, :1] if expected is None else expected
+        assert (rows == expected).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_where_a_relu_is_at_its_edge_one_example_less_moves_the_sum_by_one(dtype):
+    """The unit's input cancels to a few units of rounding: whichever side of zero it is on, it must be so for all."""
+    for seed in range(4):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(64, 1), nn.ReLU(), nn.Linear(1, 2)).to(dtype)
+        example = torch.randn(64, dtype=dtype)
+        with torch.no_grad():
+            example[-1] = -(model[0].weight[0, :-1] @ example[:-1] + model[0].bias[0]) / model[0].weight[0, -1]
+        prepared = prepare(model, cross_entropy)
+        inputs, targets = example.repeat(210, 1), torch.zeros(210, dtype=torch.int64)
+        sums = [flat(prepared(inputs[:n], targets[:n], 0.01).sums) for n in range(1, 211)]
+        assert used_rules(prepared)
+        for fewer, more in itertools.pairwise(sums):
+            assert (more - fewer).norm() <= 0.01 * (1 + 1e-5)
 
 
 def test_joined_and_separate_layers_agree(monkeypatch):
@@ -84,18 +121,41 @@ def test_joined_and_separate_layers_agree(monkeypatch):
     assert (flat(together.sums) - flat(apart.sums)).norm() <= 1e-6 * flat(apart.sums).norm()
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+def test_blocks_of_examples_add_up(monkeypatch, recorded):
+    x, y = torch.randn(50, 4, dtype=torch.float64), torch.randint(0, 3, (50,))
+    model = nn.Sequential(mlp(), nn.Softmax(1) if recorded else nn.Identity())
+    monkeypatch.setattr(narrow, "BLOCK", 7)
+    monkeypatch.setattr(narrow, "ALONE", 28 * 16)  # so that products are taken 16 columns at a time
+    assert_matches_loop(model, lambda o, t: cross_entropy(o, t, reduction="none"), x, y)
+
+
+def test_layers_taken_apart_are_what_they_were():
+    layers = [
+        VectorProducts(Part("b", torch.Size((5, 4))), None, torch.randn(6, 4), torch.randn(6, 5)),
+        VectorProducts(
+            Part("a", torch.Size((4, 3))), Part("c", torch.Size((4,))), torch.randn(6, 3), torch.randn(6, 4)
+        ),
+    ]
+    [joined] = side_by_side(layers)
+    for before, after in zip(layers[::-1], joined.apart(), strict=True):
+        assert before.parts == after.parts
+        assert torch.equal(before.inputs, after.inputs)
+        assert torch.equal(before.gradient, after.gradient)
+
+
 def test_large_layers_and_single_ones_are_not_joined():
     def layer(examples, inwards, outwards, dtype=torch.float32):
         weight = Part(f"{inwards}-{outwards}", torch.Size((outwards, inwards)))
         inputs, gradient = torch.randn(examples, inwards, dtype=dtype), torch.randn(examples, outwards, dtype=dtype)
         return VectorProducts(weight, None, inputs, gradient)
 
-    small, other, wide, long = layer(10, 3, 4), layer(10, 4, 5), layer(10, 90, 90), layer(10_000, 4, 5)
+    small, other, wide, wider = layer(10, 3, 4), layer(10, 4, 5), layer(10, 90, 90), layer(10, 4, 129)
     assert side_by_side([small]) == [small]
-    assert side_by_side([small, long]) == [small, long]
-    assert side_by_side([small, wide]) == [small, wide]  # their product would be mostly of no use
+    assert side_by_side([small, wider]) == [small, wider]
+    assert side_by_side([small, wide]) == [small, wide]
     assert side_by_side([small, layer(10, 4, 5, torch.float64)])[0] is small
-    assert [type(piece) for piece in side_by_side([long, small, other])] == [VectorProducts, NarrowProducts]
+    assert [type(piece) for piece in side_by_side([wider, small, other])] == [VectorProducts, NarrowProducts]
     assert side_by_side([]) == []
 
 
@@ -108,7 +168,7 @@ def test_squares_that_vanish_are_made_up_for(dtype):
         inputs, gradient = torch.full((2, 3), of_inputs, dtype=dtype), torch.full((2, 4), of_gradient, dtype=dtype)
         return VectorProducts(Part(name, torch.Size((4, 3))), None, inputs, gradient)
 
-    joined = NarrowProducts([layer("a", tiny, enormous), layer("b", enormous, tiny)])
+    [joined] = side_by_side([layer("a", tiny, enormous), layer("b", enormous, tiny)])
     true = (2 * 12) ** 0.5 * tiny * enormous
     assert bool((joined.norms()[0][0] >= true * (1 - 1e-6)).all())
 

@@ -7,15 +7,16 @@ from torch import Tensor
 
 from apportion.clipping import Clipping, PerLayer
 from apportion.training.clipping import ClippedSum, flat_norms, stability_of, together
+from apportion.training.gradients.narrow import one_by_one
 from apportion.training.gradients.pieces import Part, Piece, in_chunks
 from apportion.training.gradients.summation import clip_and_sum_pieces, rows_at_once
 from apportion.training.layers import Layer, layers_of
 
 
 def clip_pieces(
-    pieces: Sequence[Piece], parameters: Mapping[str, Tensor], examples: int, clip: float, clipping: Clipping
+    pieces: list[Piece], parameters: Mapping[str, Tensor], examples: int, clip: float, clipping: Clipping
 ) -> ClippedSum:
-    """In the way of `clipping`."""
+    """In the way of `clipping`. The list of pieces may be emptied."""
     if isinstance(clipping, PerLayer):
         return clip_and_sum_by_layer(pieces, parameters, examples, layers_of(parameters, clipping, clip))
     return clip_and_sum_pieces(pieces, parameters, examples, clip, stability_of(clipping))
@@ -26,6 +27,7 @@ def clip_and_sum_by_layer(
 ) -> ClippedSum:
     """Guarantees: those of `clip_and_sum_pieces` for every layer; see `together` for all of them."""
     by_layer = {}
+    pieces = one_by_one(pieces)
     for layer in layers:
         own = {name: parameters[name] for name in layer.parameters}
         by_layer[layer.label] = clip_and_sum_pieces(_within(pieces, own, examples), own, examples, layer.clip)

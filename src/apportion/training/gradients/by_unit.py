@@ -18,6 +18,7 @@ from apportion.clipping import Clipping
 from apportion.errors import RunError
 from apportion.training.clipping import ClippedSum, PerExampleGradients, clip_and_sum
 from apportion.training.gradients.by_layer import clip_pieces
+from apportion.training.gradients.narrow import one_by_one
 from apportion.training.gradients.pieces import Piece, in_chunks
 from apportion.training.gradients.regrouping import Group, can_regroup, groups_of, regrouped
 from apportion.training.gradients.summation import ROWS_AT_ONCE, TRUSTED_UP_TO, coarsest, instantiated
@@ -54,6 +55,7 @@ class UnitSums:
         return max(1, ROWS_AT_ONCE // max(1, sum(parameter.numel() for parameter in self._parameters.values())))
 
     def add_pieces(self, pieces: Sequence[Piece], records: int) -> None:
+        pieces = one_by_one(pieces)
         first, stop = self._whole_units(records) if can_regroup(pieces) else (0, 0)
         if first == stop:
             self._add_built(pieces, torch.arange(records))

@@ -2,11 +2,12 @@
 
 Where layers are small, most of a step is what PyTorch does around the arithmetic: calling modules, building a graph, walking
 back through it. A plain `Sequential` needs none of that: it is run layer by layer with the very operations that modules and
-autograd would use, and only the loss, which may be anything, is differentiated by autograd.
+autograd would use, and only the loss, which may be anything, is differentiated by autograd. Where all layers are narrow,
+even those operations are mostly overhead: see `narrow_chain`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from weakref import ref
 
 import torch
@@ -14,49 +15,17 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.modules.module import _has_any_global_hook
 
+from apportion.training.gradients.links import ACTIVATIONS, Link
+from apportion.training.gradients.loss_gradient import loss_gradient
+from apportion.training.gradients.narrow import are_narrow, places_are_alike
+from apportion.training.gradients.narrow_chain import NarrowChain
 from apportion.training.gradients.outer import VectorProducts
-from apportion.training.gradients.pieces import Part, Piece
+from apportion.training.gradients.pieces import Piece
 from apportion.training.gradients.recording import Site
 from apportion.training.gradients.registry import RuleDoesNotApply
 from apportion.training.losses import PerExampleLoss
 
-
-@dataclass(frozen=True, slots=True)
-class Activation:
-    """`apply` overwrites its argument; `pull_back` takes the gradient at the output, and the output."""
-
-    apply: Callable[[Tensor], Tensor]
-    pull_back: Callable[[Tensor, Tensor], Tensor]
-
-
-def _after_relu(gradient: Tensor, output: Tensor) -> Tensor:
-    found: Tensor = torch.ops.aten.threshold_backward.default(gradient, output, 0)
-    return found
-
-
-ACTIVATIONS: dict[type[torch.nn.Module], Activation] = {
-    torch.nn.ReLU: Activation(torch.relu_, _after_relu),
-    torch.nn.Tanh: Activation(torch.tanh_, torch.ops.aten.tanh_backward.default),
-    torch.nn.Sigmoid: Activation(torch.sigmoid_, torch.ops.aten.sigmoid_backward.default),
-}
-
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A linear layer, its parameters where they are trainable, and what its output goes through."""
-
-    reference: "ref[torch.nn.Module]"
-    weight: Part | None
-    bias: Part | None
-    activation: Activation | None
-
-    @property
-    def layer(self) -> torch.nn.Linear:
-        layer = self.reference()
-        assert isinstance(layer, torch.nn.Linear), "the model is gone"
-        return layer
 
 
 class Chain:
@@ -70,6 +39,7 @@ class Chain:
     ) -> None:
         self._modules = [(ref(module), type(module).forward) for module in modules]
         self._first, self._links = first, links
+        self._narrow = NarrowChain(links) if _are_narrow(links) else None
 
     def is_plain(self) -> bool:
         """Whether no hook and no other `forward`, of a module or of its class, would have anything to say."""
@@ -85,23 +55,31 @@ class Chain:
     def pieces(self, loss: PerExampleLoss, inputs: Tensor, targets: Tensor) -> list[Piece]:
         """From the last layer to the first."""
         with torch.no_grad():
+            inputs = self._prepared(inputs)
+            if self._narrow is not None and inputs.device.type == "cpu":
+                return [self._narrow.products(loss, inputs, targets)]
             passed = self._forward(inputs)
-        gradient = _at_output(loss, passed[-1], targets)
-        with torch.no_grad():
+            gradient = loss_gradient(loss, passed[-1], targets)
             return self._backward(passed, gradient)
 
-    def _forward(self, inputs: Tensor) -> list[Tensor]:
-        """What goes into every link, and what comes out at the end."""
+    def _prepared(self, inputs: Tensor) -> Tensor:
+        """What the first link gets."""
         examples = inputs.shape[0]
         for module in self._first:
             inputs = module(inputs)
         if inputs.dim() != 2 or inputs.shape[0] != examples:
             raise RuleDoesNotApply("linear layers on something else than one vector per example")
+        return inputs
+
+    def _forward(self, inputs: Tensor) -> list[Tensor]:
+        """What goes into every link, and what comes out at the end."""
         passed = [inputs]
         for link in self._links:
             layer = link.layer
             output = functional.linear(passed[-1], layer.weight, layer.bias)
-            passed.append(output if link.activation is None else link.activation.apply(output))
+            if link.activation is not None:
+                link.activation.apply(output)
+            passed.append(output)
         return passed
 
     def _backward(self, passed: list[Tensor], gradient: Tensor) -> list[Piece]:
@@ -109,23 +87,28 @@ class Chain:
         output = passed.pop()
         for link in reversed(self._links):
             if link.activation is not None:
-                gradient = link.activation.pull_back(gradient, output)
+                link.activation.pull_back(gradient, output)
             output = passed.pop()
             if link.weight is not None or link.bias is not None:
                 pieces.append(VectorProducts(link.weight, link.bias, output, gradient))
             if passed:
-                gradient = gradient @ link.layer.weight
+                gradient = torch.mm(gradient, link.layer.weight)
         return pieces
 
 
-def _at_output(loss: PerExampleLoss, output: Tensor, targets: Tensor) -> Tensor:
-    version = output._version
-    with torch.enable_grad():
-        losses = loss(output.requires_grad_(), targets)
-        gradient = torch.autograd.grad(losses, output, torch.ones_like(losses))[0]
-    if output._version != version:
-        raise RuleDoesNotApply("the loss modified the model's output in place")
-    return gradient
+def _are_narrow(links: Sequence[Link]) -> bool:
+    """Whether a `NarrowChain` will do: every weight to be trained and in its place once."""
+    layers = [link.layer for link in links]
+    tensors = [tensor for layer in layers for tensor in (layer.weight, layer.bias) if tensor is not None]
+    names = {link.weight.name for link in links if link.weight is not None}
+    names |= {link.bias.name for link in links if link.bias is not None}
+    return (
+        len(names) == len(links) + sum(link.bias is not None for link in links)
+        and len({tensor.dtype for tensor in tensors}) == 1
+        and {tensor.device.type for tensor in tensors} == {"cpu"}
+        and are_narrow([tuple(layer.weight.shape) for layer in layers])
+        and all(places_are_alike(tuple(layer.weight.shape)) for layer in layers)
+    )
 
 
 def find_chain(model: torch.nn.Module, sites: Iterable[Site]) -> Chain | None:

@@ -1,4 +1,13 @@
-"""Small linear layers side by side: where each by itself is over in no time, calls are what takes time."""
+"""Small linear layers side by side: where each by itself is over in no time, calls are what takes time.
+
+Hence NumPy, whose calls are quicker, in the processor's memory; and float64 throughout, which for so few numbers costs next
+to nothing.
+
+The numbers of an example must not depend on its place, nor on how many others there are: when one is taken away, a ReLU at
+its edge makes whole gradients of what happens to the last bits of the others. Products by BLAS may do that, because columns
+that are left over are computed by other instructions than the rest. So there are `MULTIPLE` columns or a multiple of it, the
+last ones zero; and `places_are_alike` tries whether all columns are then treated alike on this machine.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,53 +18,100 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from apportion.training.gradients.links import Floats
 from apportion.training.gradients.outer import VectorProducts
-from apportion.training.gradients.pieces import SMALL, Part, Piece, zeroed
+from apportion.training.gradients.pieces import Part, Piece
 
-# Entries of the product of all layers' gradients with all layers' inputs, of which only some are used.
+MULTIPLE = 16
+# Examples that are summed one after the other.
+BLOCK = 192
+# Multiplications up to which NumPy does not share out a product among threads that nobody has asked for.
+ALONE = 2**18
+# Entries of the product of all layers' gradients with all layers' inputs: what is called small, whatever the batch.
 LARGEST_PRODUCT = 2**12
 # Sums of so many squares are good to a few units of rounding without further ado.
 WIDEST = 2**7
 
 
+def are_narrow(shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether linear layers whose weights have these shapes are small enough, each and all of them together."""
+    inwards, outwards = sum(shape[1] for shape in shapes), sum(shape[0] for shape in shapes)
+    largest = max((shape[1] + 1) * shape[0] for shape in shapes)
+    return max(map(max, shapes)) <= WIDEST and largest * BLOCK <= ALONE and (inwards + 1) * outwards <= LARGEST_PRODUCT
+
+
+@lru_cache(maxsize=64)
+def places_are_alike(shape: tuple[int, ...]) -> bool:
+    """Whether products with a matrix of this shape treat all examples alike, to the last bit, in both passes."""
+    generator = np.random.default_rng(0)
+    weight = generator.normal(size=shape)
+    for matrix in (weight, weight.T):
+        column = generator.normal(size=(matrix.shape[1], 1))
+        expected = np.matmul(matrix, np.repeat(column, MULTIPLE, axis=1))[:, :1]
+        for count in (1, 2, 3, 5, 8, 13, 35, 61):
+            found = product(matrix, np.repeat(column, count * MULTIPLE, axis=1))
+            if not np.array_equal(found, np.broadcast_to(expected, found.shape)):
+                return False
+    return True
+
+
+def product(left: Floats, right: Floats, out: Floats | None = None) -> Floats:
+    """(n, m), (m, columns) → (n, columns)."""
+    columns, at_once = right.shape[1], ALONE // left.size // MULTIPLE * MULTIPLE
+    if columns <= at_once:
+        return np.matmul(left, right, out=out)
+    found = np.empty((len(left), columns)) if out is None else out
+    for i in range(0, columns, at_once):
+        np.matmul(left, right[:, i : i + at_once], out=found[:, i : i + at_once])
+    return found
+
+
 def side_by_side(pieces: Sequence[Piece]) -> list[Piece]:
     """The same pieces, with those that are small linear layers on vectors made into one, if there are several."""
-    narrow = [piece for piece in pieces if isinstance(piece, VectorProducts) and _is_small(piece)]
-    inwards, outwards = (sum(widths) for widths in _widths(narrow))
-    alike = len({tensor.dtype for piece in narrow for tensor in (piece.inputs, piece.gradient)}) == 1
-    if len(narrow) < 2 or not alike or (inwards + 1) * outwards > LARGEST_PRODUCT:
+    found = [piece for piece in pieces if isinstance(piece, VectorProducts) and _may_be_joined(piece)]
+    alike = len({tensor.dtype for piece in found for tensor in (piece.inputs, piece.gradient)}) == 1
+    if len(found) < 2 or not alike or not are_narrow([_shape(piece) for piece in found]):
         return list(pieces)
-    return [*(piece for piece in pieces if piece not in narrow), NarrowProducts(narrow[::-1])]  # from first to last
+    return [*(piece for piece in pieces if piece not in found), _joined(found[::-1])]  # from first to last
 
 
-def _is_small(piece: VectorProducts) -> bool:
-    widest = max(piece.inputs.shape[1], piece.gradient.shape[1])
-    return piece.weight is not None and widest <= WIDEST and piece.inputs.numel() + piece.gradient.numel() <= SMALL
+def one_by_one(pieces: Sequence[Piece]) -> list[Piece]:
+    """The same pieces, with layers that were joined by themselves again."""
+    return [one for piece in pieces for one in (piece.apart() if isinstance(piece, NarrowProducts) else [piece])]
 
 
-def _widths(layers: Sequence[VectorProducts]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return tuple([layer.inputs.shape[1] for layer in layers]), tuple([layer.gradient.shape[1] for layer in layers])
+def _may_be_joined(piece: VectorProducts) -> bool:
+    return piece.weight is not None and max(_shape(piece)) <= WIDEST
+
+
+def _shape(piece: VectorProducts) -> tuple[int, int]:
+    return piece.gradient.shape[1], piece.inputs.shape[1]
+
+
+def _joined(layers: Sequence[VectorProducts]) -> "NarrowProducts":
+    order = order_of(tuple([_shape(layer) for layer in layers]), tuple([layer.bias is not None for layer in layers]))
+    inputs, parts = layers[0].inputs, tuple([part for layer in layers for part in layer.parts])
+    examples = inputs.shape[0]
+    rows = order.empty(examples)
+    for i, layer in enumerate(layers):
+        for span, tensor in ((order.inputs[i], layer.inputs), (order.gradients[i], layer.gradient)):
+            rows[span, :examples] = tensor.cpu().numpy().T
+    return NarrowProducts(order, parts, rows, examples, inputs.device)
 
 
 class NarrowProducts:
     """Example i of layer l: weight gradient_l[i] ⊗ inputs_l[i], bias gradient_l[i].
 
-    The layers' inputs, a one for the biases, and the layers' gradients are the columns of one matrix. Its squares times
-    zeros and ones are all squared norms; the sums of all layers are blocks of one product of its columns.
+    The layers' inputs, each with a one for the bias, and the layers' gradients are the `rows` of one matrix, whose columns
+    are the examples, and zeros after the last.
     """
 
-    def __init__(self, layers: Sequence[VectorProducts]) -> None:
-        self.layers = layers
-        inputs, gradients = [layer.inputs for layer in layers], [layer.gradient for layer in layers]
-        biases = tuple([layer.bias is not None for layer in layers])
-        self._order = _order(*_widths(layers), biases, self.dtype)
-        ones = inputs[0].new_ones((inputs[0].shape[0], 1))
-        # Wherever they come from: it is for the calls that so few numbers take time, and NumPy's are quicker.
-        self._columns = torch.cat([*inputs, ones, *gradients], dim=1).cpu()
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        return tuple([part for layer in self.layers for part in layer.parts])
+    def __init__(
+        self, order: "Order", parts: tuple[Part, ...], rows: Floats, examples: int, device: torch.device
+    ) -> None:
+        self.parts, self.device = parts, device
+        self._order, self._rows, self._examples = order, rows, examples
+        rows[:, examples:] = 0
 
     @property
     def names(self) -> list[str]:
@@ -63,18 +119,15 @@ class NarrowProducts:
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.layers[0].dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.layers[0].inputs.device
+        return torch.float64
 
     def norms(self) -> tuple[list[Tensor], Tensor | None]:
-        squares = torch.mm(self._order.belongs, self._columns.square().t()).numpy()  # (twice the layers, examples)
-        count = len(self.layers)
+        rows, order, total = self._rows, self._order, np.zeros(self._rows.shape[1])
         with np.errstate(all="ignore"):  # what overflows is not trusted
-            both = squares + self._order.added  # in float64
-            norms = np.sqrt(np.einsum("li,li->i", both[:count], both[count:]))
+            for lost, *spans in zip(order.lost, order.with_one, order.gradients, strict=True):
+                of_inputs, of_gradients = (np.einsum("re,re->e", rows[span], rows[span]) for span in spans)
+                total += (of_inputs + lost[0]) * (of_gradients + lost[1])
+            norms = np.sqrt(total)[: self._examples]
         return [torch.from_numpy(norms).to(self.device)], None
 
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
@@ -83,52 +136,96 @@ class NarrowProducts:
 
     def end_to_end(self, factors: Tensor, dropped: Tensor | None) -> Tensor:
         """The sums of all parts, one after the other, in float64 and in the processor's memory."""
-        columns = zeroed(self._columns, None if dropped is None else dropped.cpu()).double()
-        first = self._order.of_inputs
-        scaled = columns[:, first:] * factors.cpu()[:, None]
-        product = torch.mm(scaled.t(), columns[:, :first]).numpy()
-        return torch.from_numpy(product.reshape(-1)[self._order.places])
+        rows, order, weights = self._rows[:, : self._examples], self._order, factors.cpu().numpy()
+        if dropped is not None:
+            rows = rows.copy()
+            rows[:, dropped.cpu().numpy()] = 0  # by replacement, because 0 × NaN is NaN
+        totals = []
+        for start in range(0, max(1, self._examples), BLOCK):
+            inputs, some = rows[: order.of_inputs, start : start + BLOCK], slice(start, start + BLOCK)
+            scaled = rows[order.of_inputs :, some] * weights[some]
+            sides = [(scaled[g], inputs[i].T) for g, i in zip(order.among_gradients, order.with_one, strict=True)]
+            totals.append(np.concatenate([np.matmul(*both).reshape(-1) for both in sides]))
+        return torch.from_numpy(_pairwise(totals)[order.places])
 
     def instantiate(self, rows: Tensor) -> dict[Part, Tensor]:
-        return {part: built for layer in self.layers for part, built in layer.instantiate(rows).items()}
+        return {part: built for layer in self.apart() for part, built in layer.instantiate(rows).items()}
+
+    def apart(self) -> list[VectorProducts]:
+        parts, found = iter(self.parts), []
+        for inputs, with_one, gradient in zip(
+            self._order.inputs, self._order.with_one, self._order.gradients, strict=True
+        ):
+            rows = self._rows[:, : self._examples]
+            both = [torch.from_numpy(rows[span].T.copy()).to(self.device) for span in (inputs, gradient)]
+            found.append(VectorProducts(next(parts), next(parts) if with_one != inputs else None, *both))
+        return found
+
+
+def _pairwise(totals: list[Floats]) -> Floats:
+    """Their sum, by pairs of pairs: one after the other, roundings would add up."""
+    while len(totals) > 1:
+        pairs = [first + second for first, second in zip(totals[::2], totals[1::2], strict=False)]
+        totals = pairs + totals[2 * len(pairs) :]
+    return totals[0]
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
-    """Where what stands.
+class Order:
+    """Where in the matrix of so many layers what stands, the layers one after the other.
 
-    `belongs` (twice the layers, columns) is one where a column belongs to the squared norm of the inputs, or of the
-    gradients, of a layer. `added` (twice the layers, 1) is what may be missing from them because squares vanished, which
-    next to an enormous other factor is what the gradient's norm consists of. The first `of_inputs` columns are the layers'
-    inputs and the one; `places` are those of the sums in the product, parameter by parameter, `sizes` their numbers.
+    `lost` (layers, 2) is what may be missing from the squares of inputs and gradients because squares vanished, which next
+    to an enormous other factor is what the gradient's norm consists of. `places` are those of the sums among all layers'
+    products, parameter by parameter, `sizes` their numbers.
     """
 
-    belongs: Tensor
-    added: NDArray[np.float64]
-    of_inputs: int
+    layers: int
+    inputs: list[slice]
+    with_one: list[slice]  # the same, and a row of ones for the bias
+    gradients: list[slice]
+    among_gradients: list[slice]  # the same, without the inputs' rows before them
+    ones: list[int]
+    of_inputs: int  # rows of these and the inputs
+    height: int
+    lost: NDArray[np.float64]
     places: NDArray[np.int64]
     sizes: list[int]
 
+    def empty(self, examples: int) -> Floats:
+        """A matrix that has nothing but the ones. It is PyTorch's memory, so that whoever counts that (`memory`) sees it."""
+        columns = -(-max(1, examples) // MULTIPLE) * MULTIPLE
+        rows: Floats = torch.empty(self.height, columns, dtype=torch.float64).numpy()
+        for one in self.ones:
+            rows[one] = 1
+        return rows
+
 
 @lru_cache(maxsize=64)
-def _order(
-    inwards: tuple[int, ...],
-    outwards: tuple[int, ...],
-    biases: tuple[bool, ...],
-    dtype: torch.dtype,
-) -> _Order:
-    one = sum(inwards)
-    belongs = torch.zeros(2 * len(biases), one + 1 + sum(outwards), dtype=dtype)
-    belongs[: len(biases), one] = torch.tensor(biases, dtype=dtype)
-    places, sizes = [], []
-    column = row = 0  # of the product
-    for layer, (width, height, bias) in enumerate(zip(inwards, outwards, biases, strict=True)):
-        rows = torch.arange(row, row + height)[:, None] * (one + 1)
-        blocks = [rows + torch.arange(column, column + width), *([rows + one] if bias else [])]
-        places += [block.flatten() for block in blocks]
-        sizes += [block.numel() for block in blocks]
-        belongs[layer, column : column + width] = 1
-        belongs[len(biases) + layer, one + 1 + row : one + 1 + row + height] = 1
-        column, row = column + width, row + height
-    vanished = np.array([*inwards, *outwards], np.float64)[:, None] * torch.finfo(dtype).tiny
-    return _Order(belongs, vanished, one + 1, torch.cat(places).numpy(), sizes)
+def order_of(shapes: tuple[tuple[int, ...], ...], biases: tuple[bool, ...]) -> Order:
+    """Of layers whose weights have these shapes (outwards, inwards), with a bias to be trained or none."""
+    wide = [shape[1] + bias for shape, bias in zip(shapes, biases, strict=True)]
+    heights = [*wide, *(shape[0] for shape in shapes)]
+    ends = np.cumsum(heights).tolist()
+    spans = [slice(end - height, end) for end, height in zip(ends, heights, strict=True)]
+    inputs = [slice(span.start, span.start + shape[1]) for span, shape in zip(spans, shapes, strict=False)]
+    places, sizes, entry = [], [], 0
+    for (outwards, inwards), width in zip(shapes, wide, strict=True):
+        entries = np.arange(entry, entry + outwards * width).reshape(outwards, width)
+        blocks = [entries[:, :inwards], entries[:, inwards:]][: 1 + width - inwards]
+        places += [block.reshape(-1) for block in blocks]
+        sizes += [block.size for block in blocks]
+        entry += entries.size
+    widths = np.array([(inwards, outwards) for outwards, inwards in shapes], np.float64)
+    return Order(
+        layers=len(shapes),
+        inputs=inputs,
+        with_one=spans[: len(shapes)],
+        gradients=spans[len(shapes) :],
+        among_gradients=[slice(span.start - sum(wide), span.stop - sum(wide)) for span in spans[len(shapes) :]],
+        ones=[span.stop - 1 for span, bias in zip(spans, biases, strict=False) if bias],
+        of_inputs=ends[len(shapes) - 1],
+        height=ends[-1],
+        lost=widths * np.finfo(np.float64).tiny,
+        places=np.concatenate(places),
+        sizes=sizes,
+    )
