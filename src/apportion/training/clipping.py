@@ -126,10 +126,11 @@ def aimed_at(clip: float, dtype: torch.dtype) -> float:
 def clip_factors(norms: Tensor, clip: float, stability: float | None = None) -> Tensor:
     """min(1, clip/norm) per example, or clip/(norm + stability) if that is given.
 
-    0 where the norm is NaN or infinite, so that such an example adds nothing.
+    0 where the norm is NaN or infinite, so that such an example adds nothing; or so large that the factor has lost digits.
     """
-    factors = scaling(norms.clamp(min=torch.finfo(norms.dtype).tiny), clip, stability)
-    return torch.where(torch.isfinite(norms), factors, torch.zeros_like(factors))
+    tiny = torch.finfo(norms.dtype).tiny
+    factors = scaling(norms.clamp(min=tiny), clip, stability)
+    return torch.where(torch.isfinite(norms) & (factors >= tiny), factors, torch.zeros_like(factors))
 
 
 def scaling(norms: Tensor, clip: float, stability: float | None) -> Tensor:

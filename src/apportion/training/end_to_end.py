@@ -5,6 +5,12 @@ from collections.abc import Iterator, Mapping
 from torch import Tensor
 from torch._utils import _unflatten_dense_tensors
 
+FEW = 1 << 17  # parameters of a small model
+
+
+def are_few(tensors: Mapping[str, Tensor]) -> bool:
+    return sum([tensor.numel() for tensor in tensors.values()]) <= FEW
+
 
 class EndToEnd(Mapping[str, Tensor]):
     """Name → tensor of the shape that `like` has under this name, all of them consecutive views of the vector `whole`.

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -10,7 +11,7 @@ from apportion import _checks
 from apportion.plan import Noise
 from apportion.randomness import RandomStream
 from apportion.training.clipping import ClippedSum
-from apportion.training.end_to_end import EndToEnd
+from apportion.training.end_to_end import EndToEnd, are_few
 from apportion.training.grid import noisy_sums_on_grid
 
 
@@ -35,8 +36,8 @@ def add_noise(
     """Independent N(0, (σ · scale)²) on every coordinate, `scale` being the bound or, per layer, the parameter's own.
 
     With `kind` "grid", see `grid`. The noisy sums are divided by `divisor`, a public number, and rounded to `dtype`, if
-    they are to have one. With `overwrite`, sums become noisy where they are, if they can, which saves a copy as large as
-    the model; the clipped sum is then used up.
+    they are to have one. With `overwrite`, large sums become noisy where they are, if they can, which saves a copy as large
+    as the model; the clipped sum is then used up.
 
     Guarantees: one Gaussian release with noise multiplier σ, because the sum's L2 sensitivity is at most 1, rounding
     included, once every parameter is divided by its scale. The sum and the noise are added in float64; division and later
@@ -52,16 +53,21 @@ def add_noise(
             sums=_all_noisy(clipped.sums, sigma * clipped.bound, stream, divisor, dtype), sigma=sigma
         )
     noisy = dict(clipped.sums)
-    small: dict[float, list[str]] = {}  # the noise's standard deviation → parameters
+    # The order in which noise is drawn depends on names and sizes alone: a seed gives the same however it was summed.
+    few, by_scale = are_few(clipped.sums), dict[float, list[str]]()
     for name, total in clipped.sums.items():
-        if total.numel() < _LARGE:
-            small.setdefault(sigma * clipped.scale(name), []).append(name)
-        else:
-            noisy[name] = _noisy(total, sigma * clipped.scale(name), stream, divisor, dtype or total.dtype, overwrite)
-    for scale, names in small.items():  # in one go: a nearly empty piece of noise takes as many calls as a full one
+        if few or total.numel() < _LARGE:
+            by_scale.setdefault(sigma * clipped.scale(name), []).append(name)
+    together = {scale: names for scale, names in by_scale.items() if few or len(names) > _SOME}
+    joined = {name for names in together.values() for name in names}
+    for name, total in clipped.sums.items():
+        if name not in joined:
+            scale, in_place = sigma * clipped.scale(name), overwrite and total.numel() >= _LARGE
+            noisy[name] = _noisy(total, scale, stream, divisor, dtype or total.dtype, in_place)
+    for scale, names in together.items():  # in one go: a nearly empty piece of noise takes as many calls as a full one
         totals = {name: noisy[name] for name in names}
-        together = EndToEnd(torch.cat([total.reshape(-1).cpu() for total in totals.values()]), totals)
-        means = _all_noisy(together, scale, stream, divisor, dtype).views
+        flat = np.concatenate([total.cpu().numpy().reshape(-1) for total in totals.values()], dtype=np.float64)
+        means = _all_noisy(EndToEnd(torch.from_numpy(flat), totals), scale, stream, divisor, dtype).views
         noisy |= {name: mean.to(totals[name].device) for name, mean in means.items()}
     return PrivateGradient(sums=noisy, sigma=sigma)
 
@@ -85,4 +91,5 @@ def _noisy(
     return sums.to(dtype).view(total.shape).to(total.device)
 
 
-_LARGE = 1 << 15  # values from which on a tensor gets its noise by itself
+# In large models: values from which on a tensor gets its noise by itself, and how many smaller ones are not worth joining.
+_LARGE, _SOME = 1 << 15, 6

@@ -6,7 +6,15 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from apportion.training.gradients.pieces import SMALL, Part, in_chunks, row_norms, weighted_rows, zeroed
+from apportion.training.gradients.pieces import (
+    WIDENED_AT_ONCE,
+    Part,
+    in_chunks,
+    row_norms,
+    summed_rows,
+    weighted_rows,
+    zeroed,
+)
 
 # A built gradient may be this many times as large as the two tensors it is built from; beyond, the Gram matrices are
 # cheaper, because fresh memory for large built gradients costs as much as computing them.
@@ -20,6 +28,8 @@ GRAM_ENTRIES = 2**23
 
 # Sums over examples are rounded to the layer's precision only within blocks of so many examples.
 EXAMPLES_PER_PRODUCT, EXAMPLES_PER_LARGE_PRODUCT, LARGE = 256, 1024, 2**15
+# Layers of at most so many entries are summed in float64 altogether.
+SMALL = 2**12
 # So many entries of a product are widened to float64 at once.
 ENTRIES_AT_ONCE = 2**16
 
@@ -55,15 +65,14 @@ class VectorProducts:
         inputs, gradient = zeroed(self.inputs, dropped), zeroed(self.gradient, dropped)
         if self.weight is None:
             return {part: weighted_rows(factors, gradient) for part in self.parts}
-        column = factors[:, None]
-        small = inputs.numel() + gradient.numel() <= SMALL
-        if not small:
-            column = column.to(gradient.dtype)  # otherwise the scaled tensor, and with it the product, is float64
-        if small or gradient.shape[1] <= inputs.shape[1]:
+        if self.weight.shape.numel() <= SMALL:
+            return self._weighted_in_float64(factors, inputs, gradient)
+        column = factors[:, None].to(gradient.dtype)  # otherwise the scaled tensor, and with it the product, is float64
+        if gradient.shape[1] <= inputs.shape[1]:
             scaled = gradient * column
             sums = {self.weight: summed_products(scaled, inputs)}
             if self.bias is not None:
-                sums[self.bias] = weighted_rows(factors, gradient)
+                sums[self.bias] = summed_rows(scaled)
             return sums
         scaled = inputs * column
         if self.bias is None:
@@ -71,10 +80,25 @@ class VectorProducts:
         product = summed_products(gradient, torch.cat([scaled, column], dim=1))
         return {self.weight: product[:, :-1], self.bias: product[:, -1]}
 
+    def _weighted_in_float64(self, factors: Tensor, inputs: Tensor, gradient: Tensor) -> dict[Part, Tensor]:
+        assert self.weight is not None
+        of_weight, of_bias = [], []
+        for start in range(0, max(1, len(inputs)), WIDENED_AT_ONCE):
+            rows = slice(start, start + WIDENED_AT_ONCE)
+            scaled = gradient[rows] * factors[rows, None]
+            of_weight.append(_product(scaled, inputs[rows].double()))
+            of_bias.append(scaled.sum(0))
+        sums = {self.weight: _added(of_weight)}
+        return sums if self.bias is None else {**sums, self.bias: _added(of_bias)}
+
     def instantiate(self, rows: Tensor) -> dict[Part, Tensor]:
         inputs, gradient = self.inputs[rows].double(), self.gradient[rows].double()
         of_weight = {} if self.weight is None else {self.weight: gradient[:, :, None] * inputs[:, None, :]}
         return of_weight if self.bias is None else {**of_weight, self.bias: gradient}
+
+
+def _added(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.stack(tensors).sum(0)
 
 
 def _lost_below(rows: Tensor) -> float:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,8 +23,9 @@ BLOCK = 512
 
 # Sums over examples are taken in the gradients' precision for so many examples, and in float64 over such blocks.
 EXAMPLES_PER_BLOCK = 32
-# Up to so many numbers, float64 costs nothing worth a distinction.
-SMALL = 2**15
+# Sums of rows up to this width are taken in float64, so many examples at a time. Like every choice between ways of summing
+# it does not depend on the number of examples: a batch with one more would be rounded otherwise throughout.
+NARROW, WIDENED_AT_ONCE = 2**7, 2**10
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,10 @@ class Part:
 
     def add_into(self, total: Tensor, block: Tensor, axis: int = 0) -> None:
         """Adds the block to the whole parameter's tensor, whose rows are on `axis`."""
-        (total if self.length is None else total.narrow(axis, self.start, self.length)).add_(block)
+        self.within(total, axis).add_(block)
+
+    def within(self, total: Tensor, axis: int = 0) -> Tensor:
+        return total if self.length is None else total.narrow(axis, self.start, self.length)
 
 
 class Piece(Protocol):
@@ -97,6 +102,10 @@ def row_norms(rows: Tensor) -> Tensor:
     if width <= 2 * BLOCK:
         norms: Tensor = torch.linalg.vector_norm(flat, dim=1)
         return norms
+    least = -(-width // (2 * BLOCK))
+    count = next((count for count in range(least, 2 * least + 1) if width % count == 0), None)
+    if count is not None:
+        return row_norms(torch.linalg.vector_norm(flat.reshape(len(flat), count, -1), dim=2))
     even = width - width % BLOCK
     norms = row_norms(torch.linalg.vector_norm(flat[:, :even].reshape(len(flat), -1, BLOCK), dim=2))
     return norms if even == width else overall([norms, row_norms(flat[:, even:])]).to(norms.dtype)
@@ -110,6 +119,11 @@ def overall(norms: list[Tensor]) -> Tensor:
     """Norms of parts of a vector → norm of the vector, example by example, in float64."""
     if len(norms) == 1:
         return norms[0].double()
+    if norms[0].device.type == "cpu":  # where NumPy's calls are quicker
+        squares = np.square(norms[0].numpy(), dtype=np.float64)
+        for other in norms[1:]:
+            squares += np.square(other.numpy(), dtype=np.float64)
+        return torch.from_numpy(np.sqrt(squares, out=squares))
     # `vector_norm` along the first axis is several times slower than this.
     return torch.stack(norms).double().square_().sum(0).sqrt_()
 
@@ -118,13 +132,26 @@ def weighted_rows(factors: Tensor, rows: Tensor) -> Tensor:
     """(examples,), (examples, *shape) → (*shape) in float64: blocks of examples in the rows' precision, then exactly."""
     examples, shape = len(rows), rows.shape[1:]
     flat = rows.reshape(examples, -1)
-    if flat.numel() <= SMALL or examples < EXAMPLES_PER_BLOCK:
-        return (factors @ flat.double()).reshape(shape)
+    if flat.shape[1] <= NARROW or examples < EXAMPLES_PER_BLOCK:
+        if examples <= WIDENED_AT_ONCE:
+            return (factors @ flat.double()).reshape(shape)
+        chunks = zip(in_chunks(factors, WIDENED_AT_ONCE), in_chunks(flat, WIDENED_AT_ONCE), strict=True)
+        return torch.stack([some @ rows.double() for some, rows in chunks]).sum(0).reshape(shape)
     even = examples - examples % EXAMPLES_PER_BLOCK
     weights = factors.to(flat.dtype)
     blocks = weights[:even].view(-1, 1, EXAMPLES_PER_BLOCK), flat[:even].reshape(-1, EXAMPLES_PER_BLOCK, flat.shape[1])
     total = torch.bmm(*blocks).sum((0, 1), dtype=torch.float64)
     return (total if even == examples else total + factors[even:] @ flat[even:].double()).reshape(shape)
+
+
+def summed_rows(rows: Tensor) -> Tensor:
+    """(examples, width) → (width,) in float64, rounded on the way as by `weighted_rows`."""
+    examples, width = rows.shape
+    if width <= NARROW or examples < EXAMPLES_PER_BLOCK:
+        return rows.sum(0, dtype=torch.float64)
+    even = examples - examples % EXAMPLES_PER_BLOCK
+    total = rows[:even].reshape(-1, EXAMPLES_PER_BLOCK, width).sum(1).sum(0, dtype=torch.float64)
+    return total if even == examples else total + rows[even:].sum(0, dtype=torch.float64)
 
 
 def zeroed(tensor: Tensor, rows: Tensor | None) -> Tensor:

@@ -175,13 +175,17 @@ class Preparation:
         return watch
 
     def _pieces(self, recorder: Recorder, gradients: list[Tensor | None]) -> list[Piece]:
-        """Empties recorder and gradients, so that each can be freed as soon as its layer's rule is done with it."""
+        """From the last layer to the first.
+
+        Empties recorder and gradients, so that each can be freed as soon as its layer's rule is done with it; and begins
+        with the first layer, where activations are largest and what is built is smallest.
+        """
         pieces: list[Piece] = []
         while recorder.calls:
-            call, site = recorder.calls.pop(), self.sites[recorder.sites.pop()]
-            own = [gradients.pop() for _ in call.edges][::-1]
+            call, site = recorder.calls.pop(0), self.sites[recorder.sites.pop(0)]
+            own = [gradients.pop(0) for _ in call.edges]
             pieces += call.pieces(site, own, recorder.examples)
-        return pieces
+        return pieces[::-1]
 
     def _of_pieces(self, pieces: list[Piece], examples: int, clip: float, clipping: Clipping) -> ClippedSum:
         return clip_pieces(pieces, self.parameters, examples, clip, clipping)

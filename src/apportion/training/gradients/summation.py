@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from apportion.training.clipping import ClippedSum, aimed_at, as_rows, clip_factors, flat_norms, scaling, stated_bound
-from apportion.training.end_to_end import EndToEnd
+from apportion.training.end_to_end import EndToEnd, are_few
 from apportion.training.gradients.narrow import NarrowProducts, side_by_side
 from apportion.training.gradients.outer import Products, joined
 from apportion.training.gradients.pieces import Piece, in_chunks, overall
@@ -42,7 +42,7 @@ ROWS_AT_ONCE = 2**24
 
 
 def clip_and_sum_pieces(
-    pieces: Sequence[Piece],
+    pieces: list[Piece],
     parameters: Mapping[str, Tensor],
     examples: int,
     clip: float,
@@ -50,18 +50,25 @@ def clip_and_sum_pieces(
 ) -> ClippedSum:
     """`parameters` are the trainable ones by canonical name; those without a piece get a zero sum.
 
-    With `stability`, gradients are normalised instead of cut: see `apportion.clipping.Automatic`.
+    With `stability`, gradients are normalised instead of cut: see `apportion.clipping.Automatic`. The list of pieces is
+    emptied, so that what a layer has noted can be freed when its sum is there.
     """
     dtype = coarsest([p.dtype for p in parameters.values()] + [piece.dtype for piece in pieces])
     alone, shared = _apart(pieces)
     norms, floor = _norms(alone, shared, examples)
+    pieces.clear()
+    pieces += alone + shared
+    del alone, shared
     dropped = _not_trusted(norms, floor, clip, dtype)
     aim = aimed_at(clip, dtype)
     factors = scaling(norms, aim, stability)  # whatever this is for those dropped
-    sums = _weighted(alone + shared, parameters, factors, dropped)
-    if dropped is not None:
-        sums, careful = _with_care(alone + shared, parameters, dropped, aim, stability, sums)
+    if dropped is None:
+        sums = _weighted(pieces, parameters, factors, None)
+    else:
+        sums = _weighted(list(pieces), parameters, factors, dropped)
+        sums, careful = _with_care(pieces, parameters, dropped, aim, stability, sums)
         norms = norms.index_copy(0, dropped, careful)
+        pieces.clear()
     return ClippedSum(sums=sums, norms=norms, bound=stated_bound(clip, dtype))
 
 
@@ -155,16 +162,21 @@ def instantiated(pieces: Sequence[Piece], rows: Tensor) -> dict[str, Tensor]:
 
 
 def _weighted(
-    pieces: Sequence[Piece], parameters: Mapping[str, Tensor], factors: Tensor, dropped: Tensor | None
+    pieces: list[Piece], parameters: Mapping[str, Tensor], factors: Tensor, dropped: Tensor | None
 ) -> Mapping[str, Tensor]:
+    """Empties `pieces`."""
     if dropped is not None:
         factors = factors.index_fill(0, dropped, 0)
     only = pieces[0] if len(pieces) == 1 else None
     if isinstance(only, NarrowProducts) and only.device.type == "cpu" and only.names == list(parameters):
+        pieces.clear()
         return EndToEnd(only.end_to_end(factors, dropped), parameters)
+    on_cpu = all(value.device.type == "cpu" for value in parameters.values())
+    if on_cpu and are_few(parameters) and _all_distinct(pieces):
+        return _end_to_end(pieces, parameters, factors, dropped)
     sums: dict[str, Tensor] = {}
-    for piece in pieces:
-        for part, block in piece.weighted(factors, dropped).items():
+    while pieces:
+        for part, block in pieces.pop(0).weighted(factors, dropped).items():
             if part.length is None and part.name not in sums:
                 sums[part.name] = block.contiguous()
                 continue
@@ -173,6 +185,17 @@ def _weighted(
             sums[part.name] = block.new_zeros(part.shape) if total is None else total.clone()
             part.add_into(sums[part.name], block)
     return {name: sums[name] if name in sums else torch.zeros_like(value) for name, value in parameters.items()}
+
+
+def _end_to_end(
+    pieces: list[Piece], parameters: Mapping[str, Tensor], factors: Tensor, dropped: Tensor | None
+) -> Mapping[str, Tensor]:
+    """Into memory that is there before: sums that stay, between what comes and goes, would make holes in it."""
+    sums = EndToEnd(torch.zeros(sum(value.numel() for value in parameters.values()), dtype=torch.float64), parameters)
+    while pieces:
+        for part, block in pieces.pop(0).weighted(factors, dropped).items():
+            part.within(sums[part.name]).copy_(block)
+    return sums
 
 
 def _with_care(
