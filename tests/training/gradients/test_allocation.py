@@ -1,6 +1,7 @@
 """Memory that a step frees is at hand for the next one."""
 
 import platform
+import resource
 import subprocess
 import sys
 
@@ -31,4 +32,7 @@ def test_freed_memory_is_not_returned_and_fetched_again_at_every_step(monkeypatc
         )
         return int(result.stdout)
 
-    assert touched("kept") * 5 < touched("as it was")
+    pages = 6 * 2**23 // resource.getpagesize()  # of one turn
+    assert max(touched("kept") for _ in range(2)) < pages
+    # By luck of what lies above it, freed memory is sometimes not returned anyway, by about one process in four.
+    assert any(touched("as it was") > 5 * pages for _ in range(12))
