@@ -15,10 +15,12 @@ Guarantees (law 6). In exact arithmetic, factor × gradient has norm at most the
   block's sum have signs that have nothing to do with the example in question: they add to the length of a difference by
   their square and by their accidental component along the example only, which is smaller by the root of the number of
   entries. Layers of more than 2¹⁵ entries, where that root is 180, have blocks of 1024 examples; layers so small that it
-  does not help are summed in float64.
-
+  does not help (4096 entries; rows 128 wide) are summed in float64. How a layer is summed depends on its shape alone: if it
+  changed at some number of examples, one more would show all the roundings of the one way.
 - All this is about sums of given gradients. That an example's gradient is the same number at every place of a batch is
-  assumed: forward and backward passes are batched, and products may differ there in the last bit.
+  made so for small chains (`narrow`) and assumed for the rest: forward and backward passes are batched, and PyTorch's
+  products may differ there in the last bit. A ReLU that is at its edge for many examples at once makes more of that: see
+  `docs/sharp-edges.md`.
 
 Nothing above depends on realised, private quantities; the stated bound is a function of clip and dtype alone.
 """
