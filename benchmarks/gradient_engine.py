@@ -32,7 +32,7 @@ from torch.nn import functional
 
 BATCHES = 4
 CLIP, SIGMA, RATE = 1.0, 1.0, 0.05
-PROCESSES = 5  # in which memory is measured
+PROCESSES = 3  # in which memory is measured
 # Per-example gradients beyond this would not fit the machine; the engine is then reported as not run.
 MOST_BYTES = 3 * 2**30
 
@@ -204,9 +204,12 @@ def added_memory(name: str, workload: Workload) -> tuple[float, float]:
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
-            os.write(writing, json.dumps(_added_memory(engine(name, workload))).encode())
-            os._exit(0)
+            try:
+                os.write(writing, json.dumps(_added_memory(engine(name, workload))).encode())
+            finally:
+                os._exit(0)
         os.waitpid(child, 0)
+        os.set_blocking(reading, False)
         found.append(json.loads(os.read(reading, 1000)))
         os.close(reading)
         os.close(writing)
@@ -251,6 +254,7 @@ def serve(name: str, workload: str, threads: int) -> None:
         small = engine(name, WORKLOADS[workload].shrunk())  # the libraries' own first use is not what is measured
         work(small, 2)
         del small
+        engine(name, WORKLOADS[workload])  # what cannot be run says so here
         first, memory = added_memory(name, WORKLOADS[workload])
         running = engine(name, WORKLOADS[workload])
         found = deviation(running, private)

@@ -83,6 +83,20 @@ def test_a_label_out_of_range_is_refused_without_being_shown(label):
         assert str(label) not in str(refused.value)
 
 
+def test_an_ignored_label_changes_nothing_for_the_others():
+    output, targets = 100 * outputs(50, 3, torch.float32), labels(50, 3)
+    ignoring = targets.clone()
+    ignoring[7] = -100
+    for find in (
+        lambda t: loss_gradient(per_example(cross_entropy), output.clone(), t),
+        lambda t: of_columns(output, t),
+    ):
+        plain, found = find(targets), find(ignoring)
+        assert torch.equal(found[7], torch.zeros(3, dtype=found.dtype))
+        others = torch.arange(50) != 7
+        assert torch.equal(found[others], plain[others])
+
+
 def test_only_the_function_itself_is_known():
     assert isinstance(per_example(cross_entropy), CrossEntropy)
     assert isinstance(per_example(per_example(cross_entropy)), CrossEntropy)

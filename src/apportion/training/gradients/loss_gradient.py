@@ -4,6 +4,8 @@ Of any loss by autograd; of cross-entropy without it, because it is known: what 
 label.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -13,6 +15,8 @@ from apportion.training.gradients.links import Floats
 from apportion.training.gradients.registry import RuleDoesNotApply
 from apportion.training.losses import CrossEntropy, PerExampleLoss
 
+IGNORED = -100  # the label that `cross_entropy` ignores unless told otherwise
+
 
 def loss_gradient(loss: PerExampleLoss, output: Tensor, targets: Tensor) -> Tensor:
     """`output` (examples, …) is a leaf."""
@@ -20,7 +24,7 @@ def loss_gradient(loss: PerExampleLoss, output: Tensor, targets: Tensor) -> Tens
     if labels is not None:
         with torch.no_grad():
             known = torch.softmax(output, 1)
-        known.numpy()[np.arange(len(labels)), labels] -= 1
+        _less_label(known.numpy().T, labels)
         return known
     version = output._version
     with torch.enable_grad():
@@ -42,20 +46,36 @@ def loss_gradient_of_columns(loss: PerExampleLoss, output: Floats, targets: Tens
         known: Floats = output - output.max(axis=0)
         np.exp(known, out=known)
         known /= known.sum(axis=0)
-        known[labels, np.arange(examples)] -= 1
+        _less_label(known, labels)
         return known
     found = np.zeros_like(output)
-    rows = torch.from_numpy(np.ascontiguousarray(output[:, :examples].T)).to(dtype)
+    rows = torch.from_numpy(output[:, :examples].T.copy()).to(dtype)
     found[:, :examples] = loss_gradient(loss, rows, targets).numpy().T
     return found
 
 
 def _labels(loss: PerExampleLoss, targets: Tensor, examples: int, classes: int) -> NDArray[np.int64] | None:
-    """The targets, if this is cross-entropy and they are labels of so many classes, one per example.
+    """The targets, if this is cross-entropy and they are labels of so many classes, or to be ignored, one per example.
 
-    If not, the loss knows what they are (probabilities, labels to be ignored), or says what is wrong with them.
+    If not, the loss knows what they are (probabilities), or refuses them. No single label changes what is done with the
+    others: the two ways differ in the last bits.
     """
     if not isinstance(loss, CrossEntropy) or targets.dtype != torch.int64 or targets.shape != (examples,):
         return None
     labels: NDArray[np.int64] = targets.numpy()
-    return labels if examples and labels.min() >= 0 and labels.max() < classes else None
+    if not examples or labels.max() >= classes:
+        return None
+    fine = labels.min() >= 0 or bool(np.all((labels >= 0) | (labels == IGNORED)))
+    return labels if fine else None
+
+
+def _less_label(columns: NDArray[np.floating[Any]], labels: NDArray[np.int64]) -> None:
+    """From (outputs, examples and perhaps more) one at the label; nothing is left of an example whose label is ignored."""
+    places = np.arange(len(labels))
+    ignored = labels < 0
+    if ignored.any():
+        labels = np.where(ignored, 0, labels)
+        columns[labels, places] -= 1
+        columns[:, places[ignored]] = 0
+    else:
+        columns[labels, places] -= 1

@@ -27,7 +27,7 @@ CANCELLATION = 10.0
 GRAM_ENTRIES = 2**23
 
 # Sums over examples are rounded to the layer's precision only within blocks of so many examples.
-EXAMPLES_PER_PRODUCT, EXAMPLES_PER_LARGE_PRODUCT, LARGE = 256, 1024, 2**15
+EXAMPLES_PER_PRODUCT, EXAMPLES_PER_LARGE_PRODUCT, LARGE = 128, 1024, 2**15
 # Layers of at most so many entries are summed in float64 altogether.
 SMALL = 2**12
 # So many entries of a product are widened to float64 at once.

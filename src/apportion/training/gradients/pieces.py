@@ -22,7 +22,7 @@ from torch import Tensor
 BLOCK = 512
 
 # Sums over examples are taken in the gradients' precision for so many examples, and in float64 over such blocks.
-EXAMPLES_PER_BLOCK = 32
+EXAMPLES_PER_BLOCK = 16
 # Sums of rows up to this width are taken in float64, so many examples at a time. Like every choice between ways of summing
 # it does not depend on the number of examples: a batch with one more would be rounded otherwise throughout.
 NARROW, WIDENED_AT_ONCE = 2**7, 2**10

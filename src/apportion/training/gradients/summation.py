@@ -6,17 +6,18 @@ Guarantees (law 6). In exact arithmetic, factor × gradient has norm at most the
   which that is not so (squares that overflow or vanish, Gram matrices that cancel, NaN) leaves the fast path: its
   gradient is built by itself in float64. One that is not finite adds nothing, and its rows are replaced by zeros before
   any product, so that it cannot spread.
-- Sums over the batch are rounded to float32 only within blocks of at most 256 examples (32 where gradients are built),
-  and blocks are added in float64. A block's sum is at most 256·C long, so storing it moves it by at most 256·2⁻²⁵·C =
-  7.6e-6·C, once in each of two neighbouring batches: 1.5e-5·C. The factor aims 6e-6 below the clipping norm
-  (`HEADROOM`), and the stated bound is 1e-5 above it: together 1.6e-5. That pays for one block. With more of them, one
+- Sums over the batch are rounded to float32 only within blocks of at most 128 examples (16 where gradients are built),
+  and blocks are added in float64. Two blocks' sums are at most 256·C long, so storing them moves them by at most
+  256·2⁻²⁵·C = 7.6e-6·C, once in each of two neighbouring batches: 1.5e-5·C. The factor aims 6e-6 below the clipping norm
+  (`HEADROOM`), and the stated bound is 1e-5 above it: together 1.6e-5. That pays for two blocks. With more of them, one
   record less puts all that follow into other blocks, and their roundings may add up: the training step widens the bound by
   what the public, nominal size of a batch allows for (`clipping.slack_of_a_batch`). The roundings on the way to a
   block's sum have signs that have nothing to do with the example in question: they add to the length of a difference by
   their square and by their accidental component along the example only, which is smaller by the root of the number of
-  entries. Layers of more than 2¹⁵ entries, where that root is 180, have blocks of 1024 examples; layers so small that it
-  does not help (4096 entries; rows 128 wide) are summed in float64. How a layer is summed depends on its shape alone: if it
-  changed at some number of examples, one more would show all the roundings of the one way.
+  entries, if the gradient is not concentrated in a few. Layers of more than 2¹⁵ entries, where that root is 180, have
+  blocks of 1024 examples; layers so small that it does not help (4096 entries; rows 128 wide) are summed in float64.
+  How a layer is summed depends on its shape alone: if it changed at some number of examples, one more would show all the
+  roundings of the one way.
 - All this is about sums of given gradients. That an example's gradient is the same number at every place of a batch is
   made so for small chains (`narrow`) and assumed for the rest: forward and backward passes are batched, and PyTorch's
   products may differ there in the last bit. A ReLU that is at its edge for many examples at once makes more of that: see
