@@ -42,6 +42,7 @@ CHAINS = {
     "without activations": nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 3), nn.Linear(3, 2)),
     "wide": nn.Sequential(nn.Linear(4, 200), nn.Tanh(), nn.Linear(200, 3)),
     "one layer": nn.Linear(4, 3),
+    "an empty layer": nn.Sequential(nn.Linear(4, 0), nn.Linear(0, 3)),
     "a layer called twice": nn.Sequential(twice, nn.Tanh(), twice),
     "tied weights": tied(),
     "first layer frozen": frozen("0.weight", "0.bias"),

@@ -34,10 +34,11 @@ WIDEST = 2**7
 
 
 def are_narrow(shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Whether linear layers whose weights have these shapes are small enough, each and all of them together."""
+    """Whether linear layers whose weights have these shapes are small, each and all of them together, and none is empty."""
     inwards, outwards = sum(shape[1] for shape in shapes), sum(shape[0] for shape in shapes)
     largest = max((shape[1] + 1) * shape[0] for shape in shapes)
-    return max(map(max, shapes)) <= WIDEST and largest * BLOCK <= ALONE and (inwards + 1) * outwards <= LARGEST_PRODUCT
+    sizes_fit = min(map(min, shapes)) > 0 and max(map(max, shapes)) <= WIDEST
+    return sizes_fit and largest * BLOCK <= ALONE and (inwards + 1) * outwards <= LARGEST_PRODUCT
 
 
 @lru_cache(maxsize=64)
@@ -179,7 +180,6 @@ class Order:
     products, parameter by parameter, `sizes` their numbers.
     """
 
-    layers: int
     inputs: list[slice]
     with_one: list[slice]  # the same, and a row of ones for the bias
     gradients: list[slice]
@@ -217,7 +217,6 @@ def order_of(shapes: tuple[tuple[int, ...], ...], biases: tuple[bool, ...]) -> O
         entry += entries.size
     widths = np.array([(inwards, outwards) for outwards, inwards in shapes], np.float64)
     return Order(
-        layers=len(shapes),
         inputs=inputs,
         with_one=spans[: len(shapes)],
         gradients=spans[len(shapes) :],
