@@ -30,7 +30,7 @@ def joined(monkeypatch):
     made = narrow.NarrowProducts.__init__
 
     def noting(self, order, *rest):
-        found.append(len(order.inputs))
+        found.append(len(order.layers))
         made(self, order, *rest)
 
     monkeypatch.setattr(NarrowProducts, "__init__", noting)
@@ -80,7 +80,8 @@ def test_roundings_of_a_full_batch_stay_within_the_bound(sizes):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(1, 64), (10, 9), (20, 10), (30, 16), (13, 101)])
 def test_products_are_the_same_at_every_place_and_for_every_number_of_examples(shape, dtype):
-    assert narrow.places_are_alike(shape)
+    assert narrow.places_are_alike(shape, bias=True)
+    assert narrow.places_are_alike(shape, bias=False)
     layer = nn.Linear(shape[1], shape[0]).to(dtype)
     model = nn.Sequential(layer, nn.Linear(shape[0], 2).to(dtype))
     example = torch.randn(1, shape[1], dtype=dtype)

@@ -97,17 +97,17 @@ class Chain:
 
 
 def _are_narrow(links: Sequence[Link]) -> bool:
-    """Whether a `NarrowChain` will do: every weight to be trained and in its place once."""
+    """Whether a `NarrowChain` will do: every parameter to be trained and in its place once."""
     layers = [link.layer for link in links]
     tensors = [tensor for layer in layers for tensor in (layer.weight, layer.bias) if tensor is not None]
     names = {link.weight.name for link in links if link.weight is not None}
     names |= {link.bias.name for link in links if link.bias is not None}
     return (
-        len(names) == len(links) + sum(link.bias is not None for link in links)
+        len(names) == len(tensors)
         and len({tensor.dtype for tensor in tensors}) == 1
         and {tensor.device.type for tensor in tensors} == {"cpu"}
         and are_narrow([tuple(layer.weight.shape) for layer in layers])
-        and all(places_are_alike(tuple(layer.weight.shape)) for layer in layers)
+        and all(places_are_alike(tuple(layer.weight.shape), layer.bias is not None) for layer in layers)
     )
 
 

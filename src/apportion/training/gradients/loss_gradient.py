@@ -35,7 +35,9 @@ def loss_gradient(loss: PerExampleLoss, output: Tensor, targets: Tensor) -> Tens
     return gradient
 
 
-def loss_gradient_of_columns(loss: PerExampleLoss, output: Floats, targets: Tensor, dtype: torch.dtype) -> Floats:
+def loss_gradient_of_columns(
+    loss: PerExampleLoss, output: Floats, targets: Tensor, dtype: torch.dtype, *, out: Floats
+) -> None:
     """The same for (outputs, columns), the first of which are the examples; anything may come out for the others.
 
     A loss that is not known is given outputs of the model's own type.
@@ -43,15 +45,14 @@ def loss_gradient_of_columns(loss: PerExampleLoss, output: Floats, targets: Tens
     examples = targets.shape[0]
     labels = _labels(loss, targets, examples, len(output))
     if labels is not None:
-        known: Floats = output - output.max(axis=0)
-        np.exp(known, out=known)
-        known /= known.sum(axis=0)
-        _less_label(known, labels)
-        return known
-    found = np.zeros_like(output)
+        np.subtract(output, np.maximum.reduce(output, axis=0), out=out)
+        np.exp(out, out=out)
+        out /= np.add.reduce(out, axis=0)
+        _less_label(out, labels)
+        return
     rows = torch.from_numpy(output[:, :examples].T.copy()).to(dtype)
-    found[:, :examples] = loss_gradient(loss, rows, targets).numpy().T
-    return found
+    out[:, :examples] = loss_gradient(loss, rows, targets).numpy().T
+    out[:, examples:] = 0
 
 
 def _labels(loss: PerExampleLoss, targets: Tensor, examples: int, classes: int) -> NDArray[np.int64] | None:
@@ -63,19 +64,19 @@ def _labels(loss: PerExampleLoss, targets: Tensor, examples: int, classes: int) 
     if not isinstance(loss, CrossEntropy) or targets.dtype != torch.int64 or targets.shape != (examples,):
         return None
     labels: NDArray[np.int64] = targets.numpy()
-    if not examples or labels.max() >= classes:
+    if not examples:
         return None
-    fine = labels.min() >= 0 or bool(np.all((labels >= 0) | (labels == IGNORED)))
-    return labels if fine else None
+    if np.maximum.reduce(labels.view(np.uint64)) < classes:  # a negative one would be enormous
+        return labels
+    fine = (labels == IGNORED) | ((labels >= 0) & (labels < classes))
+    return labels if bool(np.all(fine)) else None
 
 
 def _less_label(columns: NDArray[np.floating[Any]], labels: NDArray[np.int64]) -> None:
     """From (outputs, examples and perhaps more) one at the label; nothing is left of an example whose label is ignored."""
-    places = np.arange(len(labels))
-    ignored = labels < 0
-    if ignored.any():
-        labels = np.where(ignored, 0, labels)
-        columns[labels, places] -= 1
-        columns[:, places[ignored]] = 0
+    if np.minimum.reduce(labels) < 0:
+        ignored = (labels < 0).nonzero()[0]
+        columns[np.maximum(labels, 0), np.arange(len(labels))] -= 1
+        columns[:, ignored] = 0
     else:
-        columns[labels, places] -= 1
+        columns[labels, np.arange(len(labels))] -= 1

@@ -23,10 +23,11 @@ from apportion.training.gradients.outer import VectorProducts
 from apportion.training.gradients.pieces import Part, Piece
 
 MULTIPLE = 16
-# Examples that are summed one after the other.
-BLOCK = 192
 # Multiplications up to which NumPy does not share out a product among threads that nobody has asked for.
 ALONE = 2**18
+# Examples that are summed one after the other where float64 is the model's own precision. Where that is float32, a block is
+# as large as can be: what is rounded off in float64 is nothing there.
+BLOCK = 192
 # Entries of the product of all layers' gradients with all layers' inputs: what is called small, whatever the batch.
 LARGEST_PRODUCT = 2**12
 # Sums of so many squares are good to a few units of rounding without further ado.
@@ -42,11 +43,11 @@ def are_narrow(shapes: Sequence[tuple[int, ...]]) -> bool:
 
 
 @lru_cache(maxsize=64)
-def places_are_alike(shape: tuple[int, ...]) -> bool:
-    """Whether products with a matrix of this shape treat all examples alike, to the last bit, in both passes."""
+def places_are_alike(shape: tuple[int, ...], bias: bool) -> bool:
+    """Whether products with a weight of this shape treat all examples alike, to the last bit, in both passes."""
     generator = np.random.default_rng(0)
-    weight = generator.normal(size=shape)
-    for matrix in (weight, weight.T):
+    weight = generator.normal(size=(shape[0], shape[1] + bias))
+    for matrix in (weight, weight[:, : shape[1]].T):
         column = generator.normal(size=(matrix.shape[1], 1))
         expected = np.matmul(matrix, np.repeat(column, MULTIPLE, axis=1))[:, :1]
         for count in (1, 2, 3, 5, 8, 13, 35, 61):
@@ -94,41 +95,49 @@ def _joined(layers: Sequence[VectorProducts]) -> "NarrowProducts":
     inputs, parts = layers[0].inputs, tuple([part for layer in layers for part in layer.parts])
     examples = inputs.shape[0]
     rows = order.empty(examples)
-    for i, layer in enumerate(layers):
-        for span, tensor in ((order.inputs[i], layer.inputs), (order.gradients[i], layer.gradient)):
+    for place, layer in zip(order.layers, layers, strict=True):
+        for span, tensor in ((place.inputs, layer.inputs), (place.gradients, layer.gradient)):
             rows[span, :examples] = tensor.cpu().numpy().T
-    return NarrowProducts(order, parts, rows, examples, inputs.device)
+    return NarrowProducts(order, parts, rows, examples, inputs.dtype, inputs.device)
 
 
 class NarrowProducts:
     """Example i of layer l: weight gradient_l[i] ⊗ inputs_l[i], bias gradient_l[i].
 
     The layers' inputs, each with a one for the bias, and the layers' gradients are the `rows` of one matrix, whose columns
-    are the examples, and zeros after the last.
+    are the examples, and zeros after the last. `precision` is the model's own.
     """
 
+    dtype = torch.float64
+
     def __init__(
-        self, order: "Order", parts: tuple[Part, ...], rows: Floats, examples: int, device: torch.device
+        self,
+        order: "Order",
+        parts: tuple[Part, ...],
+        rows: Floats,
+        examples: int,
+        precision: torch.dtype,
+        device: torch.device,
     ) -> None:
         self.parts, self.device = parts, device
         self._order, self._rows, self._examples = order, rows, examples
+        self._block = BLOCK if precision == torch.float64 else order.largest_block
         rows[:, examples:] = 0
 
     @property
     def names(self) -> list[str]:
         return [part.name for part in self.parts]
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.float64
-
     def norms(self) -> tuple[list[Tensor], Tensor | None]:
-        rows, order, total = self._rows, self._order, np.zeros(self._rows.shape[1])
+        rows, layers = self._rows, self._order.layers
+        squares, totals = np.empty((self._order.tallest, rows.shape[1])), np.empty((2 * len(layers), rows.shape[1]))
         with np.errstate(all="ignore"):  # what overflows is not trusted
-            for lost, *spans in zip(order.lost, order.with_one, order.gradients, strict=True):
-                of_inputs, of_gradients = (np.einsum("re,re->e", rows[span], rows[span]) for span in spans)
-                total += (of_inputs + lost[0]) * (of_gradients + lost[1])
-            norms = np.sqrt(total)[: self._examples]
+            for total, span in zip(totals, self._order.spans, strict=True):
+                some = rows[span]
+                np.add.reduce(np.multiply(some, some, out=squares[: len(some)]), axis=0, out=total)
+            totals += self._order.lost
+            totals[: len(layers)] *= totals[len(layers) :]
+            norms = np.sqrt(np.add.reduce(totals[: len(layers), : self._examples], axis=0))
         return [torch.from_numpy(norms).to(self.device)], None
 
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
@@ -142,24 +151,22 @@ class NarrowProducts:
             rows = rows.copy()
             rows[:, dropped.cpu().numpy()] = 0  # by replacement, because 0 × NaN is NaN
         totals = []
-        for start in range(0, max(1, self._examples), BLOCK):
-            inputs, some = rows[: order.of_inputs, start : start + BLOCK], slice(start, start + BLOCK)
+        for start in range(0, max(1, self._examples), self._block):
+            some = slice(start, start + self._block)
             scaled = rows[order.of_inputs :, some] * weights[some]
-            sides = [(scaled[g], inputs[i].T) for g, i in zip(order.among_gradients, order.with_one, strict=True)]
-            totals.append(np.concatenate([np.matmul(*both).reshape(-1) for both in sides]))
+            totals.append(total := np.empty(len(order.places)))
+            for layer, sums in zip(order.layers, order.matrices(total), strict=True):
+                np.matmul(scaled[layer.among_gradients], rows[layer.with_one, some].T, out=sums)
         return torch.from_numpy(_pairwise(totals)[order.places])
 
     def instantiate(self, rows: Tensor) -> dict[Part, Tensor]:
         return {part: built for layer in self.apart() for part, built in layer.instantiate(rows).items()}
 
     def apart(self) -> list[VectorProducts]:
-        parts, found = iter(self.parts), []
-        for inputs, with_one, gradient in zip(
-            self._order.inputs, self._order.with_one, self._order.gradients, strict=True
-        ):
-            rows = self._rows[:, : self._examples]
-            both = [torch.from_numpy(rows[span].T.copy()).to(self.device) for span in (inputs, gradient)]
-            found.append(VectorProducts(next(parts), next(parts) if with_one != inputs else None, *both))
+        parts, found, rows = iter(self.parts), [], self._rows[:, : self._examples]
+        for layer in self._order.layers:
+            both = [torch.from_numpy(rows[span].T.copy()).to(self.device) for span in (layer.inputs, layer.gradients)]
+            found.append(VectorProducts(next(parts), next(parts) if layer.bias else None, *both))
         return found
 
 
@@ -172,32 +179,49 @@ def _pairwise(totals: list[Floats]) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the matrix of all layers one of them stands."""
+
+    inputs: slice
+    with_one: slice  # the same, and a row of ones for the bias
+    gradients: slice
+    among_gradients: slice  # the same, without the inputs' rows before them
+    entries: slice  # of its sums, in a vector of all
+    shape: tuple[int, int]  # of its sums: those of the bias are the last column
+    bias: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Order:
     """Where in the matrix of so many layers what stands, the layers one after the other.
 
-    `lost` (layers, 2) is what may be missing from the squares of inputs and gradients because squares vanished, which next
-    to an enormous other factor is what the gradient's norm consists of. `places` are those of the sums among all layers'
-    products, parameter by parameter, `sizes` their numbers.
+    `lost` (2 · layers, 1) is what may be missing from the squares of inputs and gradients because squares vanished, which
+    next to an enormous other factor is what the gradient's norm consists of. The layers' sums, or their weights, each with
+    the bias as its last column, are one vector: `places` has for every entry of the parameters, one after the other, where
+    it is there, `sources` the reverse; `sizes` are the parameters'.
     """
 
-    inputs: list[slice]
-    with_one: list[slice]  # the same, and a row of ones for the bias
-    gradients: list[slice]
-    among_gradients: list[slice]  # the same, without the inputs' rows before them
-    ones: list[int]
+    layers: list[Place]
+    spans: list[slice]  # of the rows of all inputs, each with its ones, and then of all gradients
+    ones: NDArray[np.int64]
     of_inputs: int  # rows of these and the inputs
     height: int
-    lost: NDArray[np.float64]
+    tallest: int  # of the spans
+    largest_block: int  # of examples, for no product to be shared out
+    lost: Floats
     places: NDArray[np.int64]
+    sources: NDArray[np.int64]
     sizes: list[int]
 
     def empty(self, examples: int) -> Floats:
         """A matrix that has nothing but the ones. It is PyTorch's memory, so that whoever counts that (`memory`) sees it."""
         columns = -(-max(1, examples) // MULTIPLE) * MULTIPLE
         rows: Floats = torch.empty(self.height, columns, dtype=torch.float64).numpy()
-        for one in self.ones:
-            rows[one] = 1
+        rows[self.ones] = 1
         return rows
+
+    def matrices(self, vector: Floats) -> list[Floats]:
+        return [vector[layer.entries].reshape(layer.shape) for layer in self.layers]
 
 
 @lru_cache(maxsize=64)
@@ -205,26 +229,38 @@ def order_of(shapes: tuple[tuple[int, ...], ...], biases: tuple[bool, ...]) -> O
     """Of layers whose weights have these shapes (outwards, inwards), with a bias to be trained or none."""
     wide = [shape[1] + bias for shape, bias in zip(shapes, biases, strict=True)]
     heights = [*wide, *(shape[0] for shape in shapes)]
-    ends = np.cumsum(heights).tolist()
+    ends, of_inputs = np.cumsum(heights).tolist(), sum(wide)
     spans = [slice(end - height, end) for end, height in zip(ends, heights, strict=True)]
-    inputs = [slice(span.start, span.start + shape[1]) for span, shape in zip(spans, shapes, strict=False)]
-    places, sizes, entry = [], [], 0
-    for (outwards, inwards), width in zip(shapes, wide, strict=True):
-        entries = np.arange(entry, entry + outwards * width).reshape(outwards, width)
-        blocks = [entries[:, :inwards], entries[:, inwards:]][: 1 + width - inwards]
-        places += [block.reshape(-1) for block in blocks]
-        sizes += [block.size for block in blocks]
-        entry += entries.size
-    widths = np.array([(inwards, outwards) for outwards, inwards in shapes], np.float64)
+    layers, places = [], []
+    entry = 0
+    for i, ((outwards, inwards), width) in enumerate(zip(shapes, wide, strict=True)):
+        with_one, gradients, size = spans[i], spans[len(shapes) + i], outwards * width
+        layers.append(
+            Place(
+                inputs=slice(with_one.start, with_one.start + inwards),
+                with_one=with_one,
+                gradients=gradients,
+                among_gradients=slice(gradients.start - of_inputs, gradients.stop - of_inputs),
+                entries=slice(entry, entry + size),
+                shape=(outwards, width),
+                bias=biases[i],
+            )
+        )
+        entries = np.arange(entry, entry + size).reshape(outwards, width)
+        places += [block.reshape(-1) for block in (entries[:, :inwards], entries[:, inwards:])[: 1 + biases[i]]]
+        entry += size
+    in_order = np.concatenate(places)
+    summed = [float(shape[1]) for shape in shapes] + [float(shape[0]) for shape in shapes]
     return Order(
-        inputs=inputs,
-        with_one=spans[: len(shapes)],
-        gradients=spans[len(shapes) :],
-        among_gradients=[slice(span.start - sum(wide), span.stop - sum(wide)) for span in spans[len(shapes) :]],
-        ones=[span.stop - 1 for span, bias in zip(spans, biases, strict=False) if bias],
-        of_inputs=ends[len(shapes) - 1],
+        layers=layers,
+        spans=spans,
+        ones=np.array([layer.with_one.stop - 1 for layer in layers if layer.bias], np.int64),
+        of_inputs=of_inputs,
         height=ends[-1],
-        lost=widths * np.finfo(np.float64).tiny,
-        places=np.concatenate(places),
-        sizes=sizes,
+        tallest=max(heights),
+        largest_block=ALONE // max(layer.shape[0] * layer.shape[1] for layer in layers) // MULTIPLE * MULTIPLE,
+        lost=np.array(summed)[:, None] * np.finfo(np.float64).tiny,
+        places=in_order,
+        sources=np.argsort(in_order),
+        sizes=[len(block) for block in places],
     )
