@@ -6,7 +6,7 @@ carries its bound; the noise is scaled to that bound.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -21,8 +21,8 @@ RELATIVE_SLACK = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-
 # Factors aim this much below the clipping norm, which pays for the rounding of sums over the batch; every way of summing
 # aims alike, so that two batches that went different ways still agree.
 HEADROOM = {torch.float64: 2e-14, torch.float32: 6e-6, torch.bfloat16: 6e-6, torch.float16: 6e-6}
-# Batches of nominally so many examples need no more slack than this, in any precision: see `slack_of_a_batch`.
-NO_SLACK_UP_TO = 268
+# Terms, one for each example or for each position of one, that are added up one after the other before float64 takes over.
+LONGEST_BLOCK = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,8 @@ class ClippedSum:
 
     Guarantees: adding, removing or zeroing one example, with the others unchanged, moves `sums`, taken as one long
     vector, by at most `bound` in L2 norm; and by at most 1 if every parameter is first divided by its `scale`. How
-    rounding is kept within the bound is said where the sum is taken.
+    rounding is kept within the bound is said where the sum is taken; in large batches it is not, before
+    `for_batches_of` has widened the bound.
     """
 
     sums: Mapping[str, Tensor]
@@ -48,6 +49,7 @@ class ClippedSum:
     bound: float
     scales: Mapping[str, float] | None = None  # None: the bound, for every parameter
     layer_norms: Mapping[str, Tensor] | None = None  # of per-layer clipping: `norms` of each layer by itself
+    positions: int = 0  # of an example at which it adds to a sum, where its gradient itself is not built; of the most
 
     def scale(self, name: str) -> float:
         """What noise on this parameter is a multiple of."""
@@ -55,16 +57,14 @@ class ClippedSum:
 
     def for_batches_of(self, examples: float, dtype: torch.dtype) -> "ClippedSum":
         """With the bound widened by what rounding may add in batches of so many examples: see `slack_of_a_batch`."""
-        more = 1 + slack_of_a_batch(examples, dtype)
+        more = 1 + slack_of_a_batch(examples, dtype, self.positions)
         if more == 1:
             return self
         scales = None if self.scales is None else {name: more * scale for name, scale in self.scales.items()}
-        return ClippedSum(
-            sums=self.sums, norms=self.norms, bound=more * self.bound, scales=scales, layer_norms=self.layer_norms
-        )
+        return replace(self, bound=more * self.bound, scales=scales)
 
     def without_sums(self) -> "ClippedSum":
-        return ClippedSum(sums={}, norms=self.norms, bound=self.bound, scales=self.scales, layer_norms=self.layer_norms)
+        return replace(self, sums={})
 
     def plus(self, other: "ClippedSum") -> "ClippedSum":
         """Of two disjoint sets of examples; one example is in one of them, so the bound stays.
@@ -83,6 +83,7 @@ class ClippedSum:
             bound=max(self.bound, other.bound),
             scales=scales,
             layer_norms=layer_norms,
+            positions=max(self.positions, other.positions),
         )
 
 
@@ -100,6 +101,7 @@ def together(by_layer: Mapping[str, ClippedSum]) -> ClippedSum:
         bound=math.hypot(*(one.bound for one in by_layer.values())),
         scales={name: root * one.bound for one in by_layer.values() for name in one.sums},
         layer_norms=layer_norms,
+        positions=max(one.positions for one in by_layer.values()),
     )
 
 
@@ -107,16 +109,26 @@ def stated_bound(clip: float, dtype: torch.dtype) -> float:
     return clip * (1 + RELATIVE_SLACK[dtype])
 
 
-def slack_of_a_batch(examples: float, dtype: torch.dtype) -> float:
+def slack_of_a_batch(examples: float, dtype: torch.dtype, positions: int = 0) -> float:
     """What must be added to the stated bound, relative to it, for batches of so many examples: nothing for small ones.
 
-    `examples` is the nominal size, which is public. A sum over n clipped gradients is at most n·C long, however it is cut
-    into blocks, so that storing the blocks moves it by at most n·u/2·C (u = 2⁻²⁴ in float32), once in each of two
-    neighbouring batches: n·u·C. Without one record all that follow stand in other blocks, so that nothing cancels. Up to
-    `NO_SLACK_UP_TO` the headroom and the stated slack pay for this. The worst batches that were built use a sixth.
+    `examples` is the nominal size, which is public like `positions`, a matter of shapes. Without one record all that follow
+    stand in other blocks of the sum, so that none of the roundings need cancel. In a block of K examples with T terms each,
+    K·T ≤ `LONGEST_BLOCK`, partial sums are at most K·C long, and each of the K·T additions moves them by at most u·K·C
+    (u = 2⁻²⁴ in float32). A batch is in random order, drawn in secret, so that the additions of n/K blocks move the sum by
+    about their root: by 0.23·u·K·√(nT)·C, as 0.23 is the root of the mean square, and in two neighbouring batches by √2
+    times that. Allowed is half as much again, for the T for which it is largest: 16·u·n·C up to `LONGEST_BLOCK` examples,
+    beyond that as √n. The stated slack and the headroom pay for the first 16.
+
+    Where gradients are not built, terms of one example may be larger than their sum, up to as much as `outer.CANCELLATION`
+    lets pass: with T positions partial sums may be some √T·C longer, and T roundings of that size are T·u·C, in each of n
+    examples. For that 6·T·√n·u·C is allowed.
+
+    In batches made to be bad (gradients in one entry; terms that cancel as far as they may) at most .85 of this was found.
     """
     unit = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps / 2
-    return max(0.0, examples * unit - RELATIVE_SLACK[dtype] - HEADROOM[dtype])
+    most = math.sqrt(LONGEST_BLOCK * examples * min(examples, LONGEST_BLOCK)) / 2 + 6 * positions * math.sqrt(examples)
+    return max(0.0, most * unit - RELATIVE_SLACK[dtype] - HEADROOM[dtype])
 
 
 def aimed_at(clip: float, dtype: torch.dtype) -> float:

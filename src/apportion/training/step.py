@@ -8,7 +8,7 @@ from torch import Tensor
 from apportion.clipping import FLAT, Clipping
 from apportion.plan import Noise
 from apportion.randomness import RandomStream
-from apportion.training.clipping import NO_SLACK_UP_TO, ClippedSum
+from apportion.training.clipping import ClippedSum
 from apportion.training.end_to_end import EndToEnd
 from apportion.training.gradients import clipped_sum, clipped_sum_of_units, preparation_of, trainable
 from apportion.training.gradients.prepared import Preparation
@@ -87,8 +87,7 @@ def step_in_parts(
         )
     parameters = preparation.parameters
     dtypes = {parameter.dtype for parameter in parameters.values()}
-    if nominal_batch_size > NO_SLACK_UP_TO:
-        clipped = clipped.for_batches_of(nominal_batch_size, coarsest(dtypes))
+    clipped = clipped.for_batches_of(nominal_batch_size, coarsest(dtypes))
     dtype = dtypes.pop() if len(dtypes) == 1 else None
     gradient = add_noise(clipped, sigma, stream, noise, divisor=nominal_batch_size, dtype=dtype, overwrite=True)
     _update(parameters, optimizer, gradient)

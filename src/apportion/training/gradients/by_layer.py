@@ -51,6 +51,7 @@ class PartOfPiece:
 
     def __init__(self, piece: Piece, own: Mapping[str, Tensor], examples: int) -> None:
         self.piece, self.own, self.examples = piece, own, examples
+        self.positions = piece.positions
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -63,7 +64,7 @@ class PartOfPiece:
     def norms(self) -> tuple[list[Tensor], Tensor | None]:
         chunks = in_chunks(torch.arange(self.examples), rows_at_once([self.piece]))
         built = [{str(i): rows for i, rows in enumerate(self.instantiate(some).values())} for some in chunks]
-        return [torch.cat([flat_norms(some) for some in built])], None
+        return [torch.cat([flat_norms(some) for some in built])], self.piece.norms()[1]
 
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
         return self._own(self.piece.weighted(factors, dropped))

@@ -1,12 +1,11 @@
 """Gradients of tables: each example touches a few rows."""
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
-from apportion.training.gradients.pieces import Part, row_squares, zeroed
-
-# Smaller tables are summed in float64.
-SMALL_TABLE = 2**18
+from apportion.training.gradients.pieces import TERMS, Part, row_squares, zeroed
 
 
 class RowLookup:
@@ -14,6 +13,8 @@ class RowLookup:
 
     Rows that one example used more than once are added up first, sparsely: never one-hot, never examples × table.
     """
+
+    positions = 0
 
     def __init__(self, table: Part, ids: Tensor, gradient: Tensor) -> None:
         self.table, self.ids, self.gradient = table, ids, gradient
@@ -54,9 +55,16 @@ class RowLookup:
         if dropped is not None:
             rows = zeroed(rows, torch.isin(owner, dropped).nonzero().flatten())
         scaled = rows * factors.to(rows.dtype)[owner, None]
-        if self.table.shape.numel() <= SMALL_TABLE:
-            scaled = scaled.double()
-        return {self.table: scaled.new_zeros(self.table.shape).index_add_(0, row, scaled)}
+        if len(self.ids) <= TERMS:
+            return {self.table: scaled.new_zeros(self.table.shape).index_add_(0, row, scaled)}
+        # All examples may have used one row: blocks of them are added in float64, but only the rows that were used.
+        used, slot = torch.unique(row, return_inverse=True)
+        total = scaled.new_zeros(len(used), rows.shape[1], dtype=torch.float64)
+        starts = torch.arange(0, len(self.ids), TERMS, device=owner.device)
+        cuts = [*torch.searchsorted(owner, starts).tolist(), len(owner)]
+        for start, end in pairwise(cuts):
+            total += scaled.new_zeros(total.shape).index_add_(0, slot[start:end], scaled[start:end])
+        return {self.table: scaled.new_zeros(self.table.shape).index_copy_(0, used, total.to(scaled.dtype))}
 
     def instantiate(self, rows: Tensor) -> dict[Part, Tensor]:
         ids, gradient = self.ids[rows], self.gradient[rows].double()

@@ -108,7 +108,7 @@ class NarrowProducts:
     are the examples, and zeros after the last. `precision` is the model's own.
     """
 
-    dtype = torch.float64
+    dtype, positions = torch.float64, 0
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from apportion.training.gradients.pieces import (
-    WIDENED_AT_ONCE,
+    TERMS,
     Part,
     in_chunks,
     row_norms,
@@ -20,14 +20,13 @@ from apportion.training.gradients.pieces import (
 # cheaper, because fresh memory for large built gradients costs as much as computing them.
 BUILD_UP_TO = 1.5
 
-# A norm taken from Gram matrices is good to about `eps` times (random-phase estimate ÷ norm)², so it is not trusted
-# when the gradient is this many times shorter than if its terms had random phases.
-CANCELLATION = 10.0
+# A norm taken from Gram matrices is good to about `eps` times (random-phase estimate ÷ norm)², and a sum to as many partial
+# sums as are longer than it; so neither is trusted when the gradient is this many times shorter than if its terms had random
+# phases.
+CANCELLATION = 4.0
 # At most so many numbers of Gram matrices at once.
 GRAM_ENTRIES = 2**23
 
-# Sums over examples are rounded to the layer's precision only within blocks of so many examples.
-EXAMPLES_PER_PRODUCT, EXAMPLES_PER_LARGE_PRODUCT, LARGE = 128, 1024, 2**15
 # Layers of at most so many entries are summed in float64 altogether.
 SMALL = 2**12
 # So many entries of a product are widened to float64 at once.
@@ -39,6 +38,8 @@ class VectorProducts:
 
     `inputs` (examples, inwards), `gradient` (examples, outwards); `weight` or `bias` is None where frozen or absent.
     """
+
+    positions = 0
 
     def __init__(self, weight: Part | None, bias: Part | None, inputs: Tensor, gradient: Tensor) -> None:
         self.weight, self.bias, self.inputs, self.gradient = weight, bias, inputs, gradient
@@ -83,8 +84,8 @@ class VectorProducts:
     def _weighted_in_float64(self, factors: Tensor, inputs: Tensor, gradient: Tensor) -> dict[Part, Tensor]:
         assert self.weight is not None
         of_weight, of_bias = [], []
-        for start in range(0, max(1, len(inputs)), WIDENED_AT_ONCE):
-            rows = slice(start, start + WIDENED_AT_ONCE)
+        for start in range(0, max(1, len(inputs)), TERMS):
+            rows = slice(start, start + TERMS)
             scaled = gradient[rows] * factors[rows, None]
             of_weight.append(_product(scaled, inputs[rows].double()))
             of_bias.append(scaled.sum(0))
@@ -136,6 +137,8 @@ def outer_products(
 class BuiltProducts:
     """Sums of outer products that are small enough to build."""
 
+    positions = 0
+
     def __init__(
         self, weight: Part | None, bias: Part | None, built: Tensor | None, bias_rows: Tensor | None, unpack: Unpack
     ) -> None:
@@ -173,6 +176,7 @@ class GramProducts:
     def __init__(self, weight: Part, bias: Part | None, inputs: Tensor, gradient: Tensor, unpack: Unpack) -> None:
         self.weight, self.bias, self.inputs, self.gradient, self.unpack = weight, bias, inputs, gradient, unpack
         self.bias_rows = None if bias is None else gradient.sum(1)
+        self.positions = inputs.shape[1]
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -249,18 +253,17 @@ def joined(calls: Sequence[Products]) -> Products | None:
 def summed_products(left: Tensor, right: Tensor) -> Tensor:
     """Σ over examples (and positions) of left ⊗ right: (examples, …, n), (examples, …, m) → (n, m).
 
-    Rounded to the tensors' precision only within blocks of examples; blocks are added in float64. The block, and so the
+    Rounded to the tensors' precision only within blocks of `TERMS`; blocks are added in float64. The block, and so the
     rounding, does not grow with the batch.
     """
     dtype = torch.promote_types(left.dtype, right.dtype)
-    left, right = left.to(dtype), right.to(dtype)
-    large = left.shape[-1] * right.shape[-1] > LARGE
-    size = len(left) if dtype == torch.float64 else EXAMPLES_PER_LARGE_PRODUCT if large else EXAMPLES_PER_PRODUCT
-    if len(left) <= size:
-        return _product(left, right)
-    total = _product(left[:size], right[:size]).double()
-    for start in range(size, len(left), size):
-        rows = slice(start, start + size)
+    left, right = (side.to(dtype).flatten(0, -2) for side in (left, right))
+    first = _product(left[:TERMS], right[:TERMS])
+    if len(left) <= TERMS:
+        return first
+    total = first.double()
+    for start in range(TERMS, len(left), TERMS):
+        rows = slice(start, start + TERMS)
         _add_into(total, _product(left[rows], right[rows]))
     return total
 
@@ -274,6 +277,4 @@ def _add_into(total: Tensor, product: Tensor) -> None:
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
     """Long rows in the result are quicker, so the side with fewer columns goes first."""
-    if left.dim() > 2:
-        left, right = left.flatten(0, -2), right.flatten(0, -2)
     return left.T @ right if left.shape[1] <= right.shape[1] else (right.T @ left).T

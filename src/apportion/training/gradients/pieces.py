@@ -5,7 +5,8 @@ A layer rule only says which shape its gradients have; the linear algebra is in 
 - `norms()`: the norm of each example's gradient, as norms of one or more parts of it, and a floor: an example whose
   norm over all pieces is below it cannot be trusted;
 - `weighted(factors, dropped)`: the sum over examples of factor × gradient, leaving the dropped rows out;
-- `instantiate(rows)`: the gradients of a few examples themselves, in float64, for the examples that need care.
+- `instantiate(rows)`: the gradients of a few examples themselves, in float64, for the examples that need care;
+- `positions`: how many terms of one example go into the weighted sum, if they are not added up first; else 0.
 
 Norms and sums agree to rounding in the layer's own precision: either both read the same built gradient, or the
 gradient is a single outer product, whose norm is a product of norms, or the floor tells where they might disagree.
@@ -19,13 +20,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from apportion.training.clipping import LONGEST_BLOCK
+
 BLOCK = 512
 
-# Sums over examples are taken in the gradients' precision for so many examples, and in float64 over such blocks.
+# So many terms are added up one after the other, in the layer's precision; the sums of such blocks are added in float64.
+TERMS = LONGEST_BLOCK
+# Where gradients are built, blocks of so many do as well.
 EXAMPLES_PER_BLOCK = 16
-# Sums of rows up to this width are taken in float64, so many examples at a time. Like every choice between ways of summing
-# it does not depend on the number of examples: a batch with one more would be rounded otherwise throughout.
-NARROW, WIDENED_AT_ONCE = 2**7, 2**10
+# Sums of rows up to this width are taken in float64. Like every choice between ways of summing that does not depend on the
+# number of examples: a batch with one more would be rounded otherwise throughout.
+NARROW = 2**7
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,8 @@ class Part:
 
 class Piece(Protocol):
     @property
+    def positions(self) -> int: ...
+    @property
     def parts(self) -> tuple[Part, ...]: ...
     @property
     def dtype(self) -> torch.dtype: ...
@@ -69,6 +76,8 @@ class Piece(Protocol):
 
 class Instantiated:
     """Gradients small enough to build: part → (examples, *block shape)."""
+
+    positions = 0
 
     def __init__(self, gradients: Mapping[Part, Tensor]) -> None:
         self.gradients = gradients
@@ -133,9 +142,9 @@ def weighted_rows(factors: Tensor, rows: Tensor) -> Tensor:
     examples, shape = len(rows), rows.shape[1:]
     flat = rows.reshape(examples, -1)
     if flat.shape[1] <= NARROW or examples < EXAMPLES_PER_BLOCK:
-        if examples <= WIDENED_AT_ONCE:
+        if examples <= TERMS:
             return (factors @ flat.double()).reshape(shape)
-        chunks = zip(in_chunks(factors, WIDENED_AT_ONCE), in_chunks(flat, WIDENED_AT_ONCE), strict=True)
+        chunks = zip(in_chunks(factors, TERMS), in_chunks(flat, TERMS), strict=True)
         return torch.stack([some @ rows.double() for some, rows in chunks]).sum(0).reshape(shape)
     even = examples - examples % EXAMPLES_PER_BLOCK
     weights = factors.to(flat.dtype)

@@ -6,16 +6,12 @@ Guarantees (law 6). In exact arithmetic, factor × gradient has norm at most the
   which that is not so (squares that overflow or vanish, Gram matrices that cancel, NaN) leaves the fast path: its
   gradient is built by itself in float64. One that is not finite adds nothing, and its rows are replaced by zeros before
   any product, so that it cannot spread.
-- Sums over the batch are rounded to float32 only within blocks of at most 128 examples (16 where gradients are built),
-  and blocks are added in float64. Two blocks' sums are at most 256·C long, so storing them moves them by at most
-  256·2⁻²⁵·C = 7.6e-6·C, once in each of two neighbouring batches: 1.5e-5·C. The factor aims 6e-6 below the clipping norm
-  (`HEADROOM`), and the stated bound is 1e-5 above it: together 1.6e-5. That pays for two blocks. With more of them, one
-  record less puts all that follow into other blocks, and their roundings may add up: the training step widens the bound by
-  what the public, nominal size of a batch allows for (`clipping.slack_of_a_batch`). The roundings on the way to a
-  block's sum have signs that have nothing to do with the example in question: they add to the length of a difference by
-  their square and by their accidental component along the example only, which is smaller by the root of the number of
-  entries, if the gradient is not concentrated in a few. Layers of more than 2¹⁵ entries, where that root is 180, have
-  blocks of 1024 examples; layers so small that it does not help (4096 entries; rows 128 wide) are summed in float64.
+- Sums over the batch are rounded to float32 only within blocks of at most 1024 terms (16 examples where gradients are
+  built), and blocks are added in float64. The factor aims 6e-6 below the clipping norm (`HEADROOM`), and the stated bound is
+  1e-5 above it, which pays for the roundings of some sixteen examples. For larger batches the training step widens the bound
+  by what the public, nominal size of a batch allows for: see `clipping.slack_of_a_batch`, which has the argument. It holds
+  also where all gradients have one and the same entry, and nothing averages out. Layers so small that float64 costs next to
+  nothing (4096 entries; rows 128 wide) are summed there.
   How a layer is summed depends on its shape alone: if it changed at some number of examples, one more would show all the
   roundings of the one way.
 - All this is about sums of given gradients. That an example's gradient is the same number at every place of a batch is
@@ -62,6 +58,7 @@ def clip_and_sum_pieces(
     pieces.clear()
     pieces += alone + shared
     del alone, shared
+    positions = max((piece.positions for piece in pieces), default=0)
     dropped = _not_trusted(norms, floor, clip, dtype)
     aim = aimed_at(clip, dtype)
     factors = scaling(norms, aim, stability)  # whatever this is for those dropped
@@ -72,7 +69,7 @@ def clip_and_sum_pieces(
         sums, careful = _with_care(pieces, parameters, dropped, aim, stability, sums)
         norms = norms.index_copy(0, dropped, careful)
         pieces.clear()
-    return ClippedSum(sums=sums, norms=norms, bound=stated_bound(clip, dtype))
+    return ClippedSum(sums=sums, norms=norms, bound=stated_bound(clip, dtype), positions=positions)
 
 
 def _not_trusted(norms: Tensor, floor: Tensor | None, clip: float, dtype: torch.dtype) -> Tensor | None:
@@ -134,6 +131,7 @@ def _norms(alone: Sequence[Piece], shared: Sequence[Piece], examples: int) -> tu
         norms += own
         if floor is not None:
             floors.append(floor)
+    floors += [floor for piece in shared if piece.positions and (floor := piece.norms()[1]) is not None]
     if shared:
         chunks = in_chunks(torch.arange(examples), rows_at_once(shared))
         norms.append(torch.cat([flat_norms(instantiated(shared, rows)) for rows in chunks]))
