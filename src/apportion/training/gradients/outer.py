@@ -253,23 +253,22 @@ def joined(calls: Sequence[Products]) -> Products | None:
 def summed_products(left: Tensor, right: Tensor) -> Tensor:
     """Σ over examples (and positions) of left ⊗ right: (examples, …, n), (examples, …, m) → (n, m).
 
-    Rounded to the tensors' precision only within blocks of `TERMS`; blocks are added in float64. The block, and so the
-    rounding, does not grow with the batch.
+    Rounded to the tensors' precision only within blocks of `TERMS`, and where two blocks are added, which rounds once like
+    storing them; more are added in float64. The block, and so the rounding, does not grow with the batch.
     """
     dtype = torch.promote_types(left.dtype, right.dtype)
     left, right = (side.to(dtype).flatten(0, -2) for side in (left, right))
-    first = _product(left[:TERMS], right[:TERMS])
-    if len(left) <= TERMS:
-        return first
-    total = first.double()
-    for start in range(TERMS, len(left), TERMS):
-        rows = slice(start, start + TERMS)
+    first, *others = (slice(start, start + TERMS) for start in range(0, max(1, len(left)), TERMS))
+    total = _product(left[first], right[first])
+    if len(others) > 1:
+        total = total.double()
+    for rows in others:
         _add_into(total, _product(left[rows], right[rows]))
     return total
 
 
 def _add_into(total: Tensor, product: Tensor) -> None:
-    """A few rows at a time: what is added is first copied to float64, and whole that would be as large as the total."""
+    """A few rows at a time: what is added is copied to the total's precision first, whole it would be as large."""
     rows = max(1, ENTRIES_AT_ONCE // max(1, product.shape[1]))
     for some, addition in zip(torch.split(total, rows), torch.split(product, rows), strict=True):
         some += addition
