@@ -93,6 +93,10 @@ def sequences(records: int) -> tuple[torch.nn.Module, Tensor]:
     return torch.nn.Linear(200, 200, bias=False), functional.pad(shares / shares.sum(1, keepdim=True), (0, 199))
 
 
+def built(records: int) -> tuple[torch.nn.Module, Tensor]:
+    return torch.nn.Linear(30, 30, bias=False), functional.pad(torch.ones(records, 16, 1) / 16, (0, 29))
+
+
 def cancelling(records: int) -> tuple[torch.nn.Module, Tensor]:
     """Half of the terms are there to cancel the others: the sum is four times shorter than of terms with random signs."""
     terms = torch.cat([torch.ones(32), -torch.ones(32)]) * 3.9 / 8 + 1 / 64
@@ -104,7 +108,9 @@ def tables(records: int) -> tuple[torch.nn.Module, Tensor]:
 
 
 @pytest.mark.parametrize("records", [20, 64, 200, 560, 2000])
-@pytest.mark.parametrize(("made", "positions"), [(vectors, 0), (sequences, 16), (cancelling, 64), (tables, 0)])
+@pytest.mark.parametrize(
+    ("made", "positions"), [(vectors, 0), (built, 0), (sequences, 16), (cancelling, 64), (tables, 0)]
+)
 def test_law_6_gradients_that_all_have_one_entry(made: Any, positions: int, records: int) -> None:
     """Nothing averages out there: every rounding of every partial sum goes along the gradient or against it."""
     for seed in range(2):

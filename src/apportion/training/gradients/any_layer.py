@@ -15,8 +15,9 @@ from torch.autograd.graph import GradientEdge
 from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from apportion.training.gradients.blocks import weighted_rows
 from apportion.training.gradients.per_example import slow_is_known
-from apportion.training.gradients.pieces import Part, Piece, in_chunks, overall, row_norms, weighted_rows, zeroed
+from apportion.training.gradients.pieces import Part, Piece, in_chunks, overall, row_norms, zeroed
 from apportion.training.gradients.recording import Forward, Recorder, Site, edge_of
 from apportion.training.gradients.registry import RuleDoesNotApply, wide
 
@@ -137,7 +138,7 @@ class Recomputed:
             bad = None if dropped is None else torch.isin(rows, dropped).nonzero().flatten()
             for part, built in (self.held or self._built(rows)).items():
                 addition = weighted_rows(factors[rows], zeroed(built, bad))
-                total[part] = total[part] + addition if part in total else addition
+                total[part] = total[part] + addition if part in total else addition.double()
         return total
 
     def instantiate(self, rows: Tensor) -> dict[Part, Tensor]:

@@ -5,7 +5,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from apportion.training.gradients.pieces import TERMS, Part, row_squares, zeroed
+from apportion.training.gradients.blocks import TERMS
+from apportion.training.gradients.pieces import Part, row_squares, zeroed
 
 
 class RowLookup:

@@ -6,15 +6,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from apportion.training.gradients.pieces import (
-    TERMS,
-    Part,
-    in_chunks,
-    row_norms,
-    summed_rows,
-    weighted_rows,
-    zeroed,
-)
+from apportion.training.gradients.blocks import summed_products, weighted_rows
+from apportion.training.gradients.pieces import Part, in_chunks, row_norms, zeroed
 
 # A built gradient may be this many times as large as the two tensors it is built from; beyond, the Gram matrices are
 # cheaper, because fresh memory for large built gradients costs as much as computing them.
@@ -26,11 +19,6 @@ BUILD_UP_TO = 1.5
 CANCELLATION = 4.0
 # At most so many numbers of Gram matrices at once.
 GRAM_ENTRIES = 2**23
-
-# Layers of at most so many entries are summed in float64 altogether.
-SMALL = 2**12
-# So many entries of a product are widened to float64 at once.
-ENTRIES_AT_ONCE = 2**16
 
 
 class VectorProducts:
@@ -66,14 +54,12 @@ class VectorProducts:
         inputs, gradient = zeroed(self.inputs, dropped), zeroed(self.gradient, dropped)
         if self.weight is None:
             return {part: weighted_rows(factors, gradient) for part in self.parts}
-        if self.weight.shape.numel() <= SMALL:
-            return self._weighted_in_float64(factors, inputs, gradient)
         column = factors[:, None].to(gradient.dtype)  # otherwise the scaled tensor, and with it the product, is float64
         if gradient.shape[1] <= inputs.shape[1]:
             scaled = gradient * column
             sums = {self.weight: summed_products(scaled, inputs)}
             if self.bias is not None:
-                sums[self.bias] = summed_rows(scaled)
+                sums[self.bias] = weighted_rows(factors, gradient)
             return sums
         scaled = inputs * column
         if self.bias is None:
@@ -81,25 +67,10 @@ class VectorProducts:
         product = summed_products(gradient, torch.cat([scaled, column], dim=1))
         return {self.weight: product[:, :-1], self.bias: product[:, -1]}
 
-    def _weighted_in_float64(self, factors: Tensor, inputs: Tensor, gradient: Tensor) -> dict[Part, Tensor]:
-        assert self.weight is not None
-        of_weight, of_bias = [], []
-        for start in range(0, max(1, len(inputs)), TERMS):
-            rows = slice(start, start + TERMS)
-            scaled = gradient[rows] * factors[rows, None]
-            of_weight.append(_product(scaled, inputs[rows].double()))
-            of_bias.append(scaled.sum(0))
-        sums = {self.weight: _added(of_weight)}
-        return sums if self.bias is None else {**sums, self.bias: _added(of_bias)}
-
     def instantiate(self, rows: Tensor) -> dict[Part, Tensor]:
         inputs, gradient = self.inputs[rows].double(), self.gradient[rows].double()
         of_weight = {} if self.weight is None else {self.weight: gradient[:, :, None] * inputs[:, None, :]}
         return of_weight if self.bias is None else {**of_weight, self.bias: gradient}
-
-
-def _added(tensors: list[Tensor]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.stack(tensors).sum(0)
 
 
 def _lost_below(rows: Tensor) -> float:
@@ -248,32 +219,3 @@ def joined(calls: Sequence[Products]) -> Products | None:
         inputs, gradient = torch.cat([g.inputs for g in grams], 1), torch.cat([g.gradient for g in grams], 1)
         return outer_products(grams[0].weight, grams[0].bias, inputs, gradient, grams[0].unpack)
     return None
-
-
-def summed_products(left: Tensor, right: Tensor) -> Tensor:
-    """Σ over examples (and positions) of left ⊗ right: (examples, …, n), (examples, …, m) → (n, m).
-
-    Rounded to the tensors' precision only within blocks of `TERMS`, and where two blocks are added, which rounds once like
-    storing them; more are added in float64. The block, and so the rounding, does not grow with the batch.
-    """
-    dtype = torch.promote_types(left.dtype, right.dtype)
-    left, right = (side.to(dtype).flatten(0, -2) for side in (left, right))
-    first, *others = (slice(start, start + TERMS) for start in range(0, max(1, len(left)), TERMS))
-    total = _product(left[first], right[first])
-    if len(others) > 1:
-        total = total.double()
-    for rows in others:
-        _add_into(total, _product(left[rows], right[rows]))
-    return total
-
-
-def _add_into(total: Tensor, product: Tensor) -> None:
-    """A few rows at a time: what is added is copied to the total's precision first, whole it would be as large."""
-    rows = max(1, ENTRIES_AT_ONCE // max(1, product.shape[1]))
-    for some, addition in zip(torch.split(total, rows), torch.split(product, rows), strict=True):
-        some += addition
-
-
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    """Long rows in the result are quicker, so the side with fewer columns goes first."""
-    return left.T @ right if left.shape[1] <= right.shape[1] else (right.T @ left).T

@@ -20,17 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apportion.training.clipping import LONGEST_BLOCK
+from apportion.training.gradients.blocks import weighted_rows
 
 BLOCK = 512
-
-# So many terms are added up one after the other, in the layer's precision; the sums of such blocks are added in float64.
-TERMS = LONGEST_BLOCK
-# Where gradients are built, blocks of so many do as well.
-EXAMPLES_PER_BLOCK = 16
-# Sums of rows up to this width are taken in float64. Like every choice between ways of summing that does not depend on the
-# number of examples: a batch with one more would be rounded otherwise throughout.
-NARROW = 2**7
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,32 +127,6 @@ def overall(norms: list[Tensor]) -> Tensor:
         return torch.from_numpy(np.sqrt(squares, out=squares))
     # `vector_norm` along the first axis is several times slower than this.
     return torch.stack(norms).double().square_().sum(0).sqrt_()
-
-
-def weighted_rows(factors: Tensor, rows: Tensor) -> Tensor:
-    """(examples,), (examples, *shape) → (*shape) in float64: blocks of examples in the rows' precision, then exactly."""
-    examples, shape = len(rows), rows.shape[1:]
-    flat = rows.reshape(examples, -1)
-    if flat.shape[1] <= NARROW or examples < EXAMPLES_PER_BLOCK:
-        if examples <= TERMS:
-            return (factors @ flat.double()).reshape(shape)
-        chunks = zip(in_chunks(factors, TERMS), in_chunks(flat, TERMS), strict=True)
-        return torch.stack([some @ rows.double() for some, rows in chunks]).sum(0).reshape(shape)
-    even = examples - examples % EXAMPLES_PER_BLOCK
-    weights = factors.to(flat.dtype)
-    blocks = weights[:even].view(-1, 1, EXAMPLES_PER_BLOCK), flat[:even].reshape(-1, EXAMPLES_PER_BLOCK, flat.shape[1])
-    total = torch.bmm(*blocks).sum((0, 1), dtype=torch.float64)
-    return (total if even == examples else total + factors[even:] @ flat[even:].double()).reshape(shape)
-
-
-def summed_rows(rows: Tensor) -> Tensor:
-    """(examples, width) → (width,) in float64, rounded on the way as by `weighted_rows`."""
-    examples, width = rows.shape
-    if width <= NARROW or examples < EXAMPLES_PER_BLOCK:
-        return rows.sum(0, dtype=torch.float64)
-    even = examples - examples % EXAMPLES_PER_BLOCK
-    total = rows[:even].reshape(-1, EXAMPLES_PER_BLOCK, width).sum(1).sum(0, dtype=torch.float64)
-    return total if even == examples else total + rows[even:].sum(0, dtype=torch.float64)
 
 
 def zeroed(tensor: Tensor, rows: Tensor | None) -> Tensor:

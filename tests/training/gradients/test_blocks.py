@@ -1,8 +1,8 @@
-"""Sums of outer products, in blocks of examples."""
+"""Sums over examples, in blocks."""
 
 import torch
 
-from apportion.training.gradients.outer import ENTRIES_AT_ONCE, TERMS, summed_products
+from apportion.training.gradients.blocks import ENTRIES_AT_ONCE, TERMS, summed_products
 
 
 def test_blocks_of_a_large_product_are_added_in_float64_each_entry_once() -> None:
