@@ -46,6 +46,17 @@ def test_any_length_of_data_is_taken_with_the_same_constants(kind: batching.Batc
         assert len(list(kind.draw(length, RandomStream()))) == kind.steps
 
 
+@pytest.mark.parametrize(
+    "kind", [ap.Shuffle(batches=1), ap.Partition(batches=1), ap.Poisson(rate=1.0)], ids=lambda b: b.kind
+)
+def test_a_batch_is_in_random_order(kind: batching.Batching) -> None:
+    """Whoever makes the data, and its order, must not choose how sums over it are rounded."""
+    first, again = (next(iter(kind.draw(100, RandomStream()))) for _ in range(2))
+    assert sorted(first) == sorted(again) == list(range(100))
+    assert list(first) != sorted(first)
+    assert list(first) != list(again)
+
+
 def test_shuffle_refuses_data_of_another_length() -> None:
     with pytest.raises(DataError, match="examples = 100, but the data holds 99"):
         ap.Shuffle(batches=7).check_length(99, 100)

@@ -93,7 +93,8 @@ class Partition:
         bins = stream.below(self.steps, length).astype(np.min_scalar_type(self.steps - 1))
         order = np.argsort(bins, kind="stable")
         ends = np.cumsum(np.bincount(bins, minlength=self.steps))
-        yield from np.split(order, ends[:-1])
+        for batch in np.split(order, ends[:-1]):
+            yield _in_random_order(batch, stream)
 
     def event(self, sigma: float) -> PartitionEpoch:
         return PartitionEpoch(sigma=sigma, batches=self.steps)
@@ -126,10 +127,15 @@ class Poisson:
     def draw(self, length: int, stream: RandomStream) -> Iterator[Indices]:
         rate = by_epoch.fixed("rate", self.rate)
         for _ in range(self.steps):
-            yield np.flatnonzero(stream.coins(rate, length))
+            yield _in_random_order(np.flatnonzero(stream.coins(rate, length)), stream)
 
     def event(self, sigma: float) -> PoissonEpoch:
         return PoissonEpoch(sigma=sigma, rate=by_epoch.fixed("rate", self.rate), steps=self.steps)
+
+
+def _in_random_order(batch: Indices, stream: RandomStream) -> Indices:
+    """Sums are rounded on the way. In what order is not for whoever made the data to choose."""
+    return batch[stream.permutation(len(batch))]
 
 
 Batching = Shuffle | Partition | Poisson

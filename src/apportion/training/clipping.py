@@ -49,7 +49,6 @@ class ClippedSum:
     bound: float
     scales: Mapping[str, float] | None = None  # None: the bound, for every parameter
     layer_norms: Mapping[str, Tensor] | None = None  # of per-layer clipping: `norms` of each layer by itself
-    positions: int = 0  # of an example at which it adds to a sum, where its gradient itself is not built; of the most
 
     def scale(self, name: str) -> float:
         """What noise on this parameter is a multiple of."""
@@ -57,7 +56,7 @@ class ClippedSum:
 
     def for_batches_of(self, examples: float, dtype: torch.dtype) -> "ClippedSum":
         """With the bound widened by what rounding may add in batches of so many examples: see `slack_of_a_batch`."""
-        more = 1 + slack_of_a_batch(examples, dtype, self.positions)
+        more = 1 + slack_of_a_batch(examples, dtype)
         if more == 1:
             return self
         scales = None if self.scales is None else {name: more * scale for name, scale in self.scales.items()}
@@ -83,7 +82,6 @@ class ClippedSum:
             bound=max(self.bound, other.bound),
             scales=scales,
             layer_norms=layer_norms,
-            positions=max(self.positions, other.positions),
         )
 
 
@@ -101,7 +99,6 @@ def together(by_layer: Mapping[str, ClippedSum]) -> ClippedSum:
         bound=math.hypot(*(one.bound for one in by_layer.values())),
         scales={name: root * one.bound for one in by_layer.values() for name in one.sums},
         layer_norms=layer_norms,
-        positions=max(one.positions for one in by_layer.values()),
     )
 
 
@@ -109,25 +106,22 @@ def stated_bound(clip: float, dtype: torch.dtype) -> float:
     return clip * (1 + RELATIVE_SLACK[dtype])
 
 
-def slack_of_a_batch(examples: float, dtype: torch.dtype, positions: int = 0) -> float:
+def slack_of_a_batch(examples: float, dtype: torch.dtype) -> float:
     """What must be added to the stated bound, relative to it, for batches of so many examples: nothing for small ones.
 
-    `examples` is the nominal size, which is public like `positions`, a matter of shapes. Without one record all that follow
-    stand in other blocks of the sum, so that none of the roundings need cancel. In a block of K examples with T terms each,
-    K·T ≤ `LONGEST_BLOCK`, partial sums are at most K·C long, and each of the K·T additions moves them by at most u·K·C
-    (u = 2⁻²⁴ in float32). A batch is in random order, drawn in secret, so that the additions of n/K blocks move the sum by
-    about their root: by 0.23·u·K·√(nT)·C, as 0.23 is the root of the mean square, and in two neighbouring batches by √2
-    times that. Allowed is half as much again, for the T for which it is largest: 16·u·n·C up to `LONGEST_BLOCK` examples,
-    beyond that as √n. The stated slack and the headroom pay for the first 16.
+    `examples` is the nominal size, which is public. Without one record all that follow stand in other blocks of the sum, so
+    that none of the roundings need cancel. In a block of K examples with T terms each, K·T ≤ `LONGEST_BLOCK`, partial sums
+    are at most K·C long, and each of the K·T additions moves them by at most u·K·C (u = 2⁻²⁴ in float32). A batch is in
+    random order, drawn in secret, so that the additions of n/K blocks move the sum by about their root: by 0.23·u·K·√(nT)·C,
+    as 0.23 is the root of the mean square, and in two neighbouring batches by √2 times that. Allowed is half as much again,
+    for the T for which it is largest: 16·u·n·C up to `LONGEST_BLOCK` examples, beyond that as √n. The stated slack and the
+    headroom pay for the first 16.
 
-    Where gradients are not built, terms of one example may be larger than their sum, up to as much as `outer.CANCELLATION`
-    lets pass: with T positions partial sums may be some √T·C longer, and T roundings of that size are T·u·C, in each of n
-    examples. For that 6·T·√n·u·C is allowed.
-
-    In batches made to be bad (gradients in one entry; terms that cancel as far as they may) at most .85 of this was found.
+    In batches made to be bad (gradients in one entry; terms that cancel as far as they may) at most .6 of this was found. In
+    an order made for it as well, up to 20 times as much: hence the random one.
     """
     unit = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps / 2
-    most = math.sqrt(LONGEST_BLOCK * examples * min(examples, LONGEST_BLOCK)) / 2 + 6 * positions * math.sqrt(examples)
+    most = math.sqrt(LONGEST_BLOCK * examples * min(examples, LONGEST_BLOCK)) / 2
     return max(0.0, most * unit - RELATIVE_SLACK[dtype] - HEADROOM[dtype])
 
 

@@ -7,6 +7,7 @@ import torch
 from loop_comparison import assert_bounded, assert_matches_loop, flat, used_rules
 from test_sensitivity import changes, linear_loss
 from torch import nn
+from torch.nn import functional
 from torch.nn.functional import cross_entropy
 
 from apportion.training.gradients import narrow, prepare
@@ -110,6 +111,23 @@ def test_where_a_relu_is_at_its_edge_one_example_less_moves_the_sum_by_one(dtype
         assert used_rules(prepared)
         for fewer, more in itertools.pairwise(sums):
             assert (more - fewer).norm() <= 0.01 * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("smooth", [functional.softplus, torch.sigmoid])
+def test_where_a_loss_of_ones_own_is_at_its_edge_one_example_less_moves_the_sum_by_one(smooth):
+    """Alone and in company PyTorch computes these by other instructions. The edge is put where that matters."""
+    candidates = torch.randn(20_000, generator=torch.Generator().manual_seed(0))
+    together, alone = smooth(candidates), torch.cat([smooth(one[None]) for one in candidates[:3000]])
+    differing = (together[:3000] != alone).nonzero().flatten()
+    for i in differing[:3].tolist():
+        edge = min(float(together[i]), float(alone[i]))
+        model = nn.Sequential(nn.Linear(1, 1, bias=False))
+        nn.init.ones_(model[0].weight)
+        prepared = prepare(model, lambda o, t, edge=edge: torch.relu(smooth(o[:, 0]) - edge) * t)
+        inputs, targets = candidates[i].repeat(40, 1), torch.full((40,), 1e3)
+        sums = [flat(prepared(inputs[:n], targets[:n], 1.0).sums) for n in range(1, 41)]
+        for fewer, more in itertools.pairwise(sums):
+            assert (more - fewer).norm() <= 1 + 1e-5
 
 
 def test_joined_and_separate_layers_agree(monkeypatch):

@@ -107,8 +107,6 @@ def _axis(value: Any, examples: int) -> int | None:
 class Recomputed:
     """Per-example gradients of one call of any layer, computed a few examples at a time."""
 
-    positions = 0
-
     def __init__(self, call: AnyLayerCall, site: Site, gradients: Sequence[Tensor], examples: int) -> None:
         self.call, self.site, self.gradients, self.examples = call, site, gradients, examples
         self.held: dict[Part, Tensor] | None = None

@@ -51,7 +51,6 @@ class PartOfPiece:
 
     def __init__(self, piece: Piece, own: Mapping[str, Tensor], examples: int) -> None:
         self.piece, self.own, self.examples = piece, own, examples
-        self.positions = piece.positions
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -8,14 +8,15 @@ from torch import Tensor
 from apportion.training.gradients.blocks import TERMS
 from apportion.training.gradients.pieces import Part, row_squares, zeroed
 
+# Smaller tables are summed in float64.
+SMALL_TABLE = 2**18
+
 
 class RowLookup:
     """Example i used the table's rows `ids[i]` (examples, T) and got `gradient[i]` (examples, T, width) there.
 
     Rows that one example used more than once are added up first, sparsely: never one-hot, never examples × table.
     """
-
-    positions = 0
 
     def __init__(self, table: Part, ids: Tensor, gradient: Tensor) -> None:
         self.table, self.ids, self.gradient = table, ids, gradient
@@ -49,14 +50,17 @@ class RowLookup:
         squares = row_squares(rows)
         if self.ids.shape[1] == 1:
             return [squares.sqrt_()], None
-        return [squares.new_zeros(len(self.ids)).index_add_(0, owner, squares).sqrt_()], None
+        total = squares.new_zeros(len(self.ids), dtype=torch.float64)  # of many squares, one after the other
+        return [total.index_add_(0, owner, squares.double()).sqrt_()], None
 
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
         owner, row, rows = self._built()
         if dropped is not None:
             rows = zeroed(rows, torch.isin(owner, dropped).nonzero().flatten())
         scaled = rows * factors.to(rows.dtype)[owner, None]
-        if len(self.ids) <= TERMS:
+        small = self.table.shape.numel() <= SMALL_TABLE
+        if small or len(self.ids) <= TERMS:
+            scaled = scaled.double() if small else scaled
             return {self.table: scaled.new_zeros(self.table.shape).index_add_(0, row, scaled)}
         # All examples may have used one row: blocks of them are added in float64, but only the rows that were used.
         used, slot = torch.unique(row, return_inverse=True)
@@ -65,7 +69,7 @@ class RowLookup:
         cuts = [*torch.searchsorted(owner, starts).tolist(), len(owner)]
         for start, end in pairwise(cuts):
             total += scaled.new_zeros(total.shape).index_add_(0, slot[start:end], scaled[start:end])
-        return {self.table: scaled.new_zeros(self.table.shape).index_copy_(0, used, total.to(scaled.dtype))}
+        return {self.table: total.new_zeros(self.table.shape).index_copy_(0, used, total)}
 
     def instantiate(self, rows: Tensor) -> dict[Part, Tensor]:
         ids, gradient = self.ids[rows], self.gradient[rows].double()

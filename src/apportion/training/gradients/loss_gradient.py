@@ -40,7 +40,8 @@ def loss_gradient_of_columns(
 ) -> None:
     """The same for (outputs, columns), the first of which are the examples; anything may come out for the others.
 
-    A loss that is not known is given outputs of the model's own type.
+    A loss that is not known is given outputs of the model's own type, and those of all columns: where examples are left over
+    that do not fill a vector of the processor, PyTorch computes them by other instructions.
     """
     examples = targets.shape[0]
     labels = _labels(loss, targets, examples, len(output))
@@ -50,8 +51,9 @@ def loss_gradient_of_columns(
         out /= np.add.reduce(out, axis=0)
         _less_label(out, labels)
         return
-    rows = torch.from_numpy(output[:, :examples].T.copy()).to(dtype)
-    out[:, :examples] = loss_gradient(loss, rows, targets).numpy().T
+    rows = torch.from_numpy(output.T.copy()).to(dtype)
+    more = torch.cat([targets, targets[:1].expand(len(rows) - examples, *targets.shape[1:])])
+    out[...] = loss_gradient(loss, rows, more).numpy().T
     out[:, examples:] = 0
 
 

@@ -6,7 +6,8 @@ to nothing.
 The numbers of an example must not depend on its place, nor on how many others there are: when one is taken away, a ReLU at
 its edge makes whole gradients of what happens to the last bits of the others. Products by BLAS may do that, because columns
 that are left over are computed by other instructions than the rest. So there are `MULTIPLE` columns or a multiple of it, the
-last ones zero; and `places_are_alike` tries whether all columns are then treated alike on this machine.
+last ones zero; and `places_are_alike` tries whether all columns are then treated alike on this machine. What a loss of the
+user's own does is PyTorch's: it is given all columns (`loss_gradient`).
 """
 
 from collections.abc import Sequence
@@ -108,7 +109,7 @@ class NarrowProducts:
     are the examples, and zeros after the last. `precision` is the model's own.
     """
 
-    dtype, positions = torch.float64, 0
+    dtype = torch.float64
 
     def __init__(
         self,

@@ -13,10 +13,12 @@ from apportion.training.gradients.pieces import Part, in_chunks, row_norms, zero
 # cheaper, because fresh memory for large built gradients costs as much as computing them.
 BUILD_UP_TO = 1.5
 
-# A norm taken from Gram matrices is good to about `eps` times (random-phase estimate ÷ norm)², and a sum to as many partial
-# sums as are longer than it; so neither is trusted when the gradient is this many times shorter than if its terms had random
-# phases.
-CANCELLATION = 4.0
+# Terms of one example, of lengths that add up to at most L, may cancel to a gradient of norm N. A norm taken from Gram
+# matrices is then good to about eps·(L/N)², and a sum, whose partial sums may be as long as L, to about √T·eps·L/N. So
+# examples with L/N beyond this, or beyond `ROUNDINGS` / T if that is less (but 2 will do for all), are summed in float64.
+ALIGNED, ROUNDINGS = 8.0, 256.0
+# In float64 this much may cancel: beyond, gradients are built.
+CANCELLATION = {torch.float32: 1e5, torch.float64: 30.0}
 # At most so many numbers of Gram matrices at once.
 GRAM_ENTRIES = 2**23
 
@@ -26,8 +28,6 @@ class VectorProducts:
 
     `inputs` (examples, inwards), `gradient` (examples, outwards); `weight` or `bias` is None where frozen or absent.
     """
-
-    positions = 0
 
     def __init__(self, weight: Part | None, bias: Part | None, inputs: Tensor, gradient: Tensor) -> None:
         self.weight, self.bias, self.inputs, self.gradient = weight, bias, inputs, gradient
@@ -108,8 +108,6 @@ def outer_products(
 class BuiltProducts:
     """Sums of outer products that are small enough to build."""
 
-    positions = 0
-
     def __init__(
         self, weight: Part | None, bias: Part | None, built: Tensor | None, bias_rows: Tensor | None, unpack: Unpack
     ) -> None:
@@ -147,7 +145,7 @@ class GramProducts:
     def __init__(self, weight: Part, bias: Part | None, inputs: Tensor, gradient: Tensor, unpack: Unpack) -> None:
         self.weight, self.bias, self.inputs, self.gradient, self.unpack = weight, bias, inputs, gradient, unpack
         self.bias_rows = None if bias is None else gradient.sum(1)
-        self.positions = inputs.shape[1]
+        self._wide = torch.empty(0, dtype=torch.int64)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -158,23 +156,26 @@ class GramProducts:
         return self.gradient.dtype
 
     def norms(self) -> tuple[list[Tensor], Tensor | None]:
-        T = self.inputs.shape[1]
-        at_once = max(1, GRAM_ENTRIES // T**2)
-        pairs = zip(in_chunks(self.inputs, at_once), in_chunks(self.gradient, at_once), strict=True)
-        found = [_gram_norms(inputs, gradient) for inputs, gradient in pairs]
-        norms, products = (torch.cat(each) for each in zip(*found, strict=True))
+        norms, lengths = _gram_norms(self.inputs, self.gradient)
+        if self.dtype != torch.float64:
+            aligned = max(2.0, min(ALIGNED, ROUNDINGS / self.inputs.shape[1]))
+            self._wide = (~(norms * aligned >= lengths)).nonzero().flatten()
+            if len(self._wide):
+                again, _ = _gram_norms(self.inputs[self._wide].double(), self.gradient[self._wide].double())
+                norms = norms.double().index_copy(0, self._wide, again)
         of_bias = [] if self.bias_rows is None else [row_norms(self.bias_rows)]
-        random_phases = products / T**0.5
-        return [norms, *of_bias], random_phases / CANCELLATION
+        return [norms, *of_bias], lengths / CANCELLATION[self.dtype]
 
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
+        """Those of which `norms` has found that their terms nearly cancel in float64."""
         inputs, gradient = zeroed(self.inputs, dropped), zeroed(self.gradient, dropped)
-        weights = factors.to(self.dtype)[:, None, None]
-        if gradient.shape[2] <= inputs.shape[2]:
-            gradient = gradient * weights
-        else:
-            inputs = inputs * weights
-        sums = {self.weight: self.unpack(summed_products(gradient, inputs))}
+        total = _weighted_products(
+            inputs, gradient, factors.index_fill(0, self._wide, 0) if len(self._wide) else factors
+        )
+        if len(self._wide):
+            inputs, gradient = inputs[self._wide].double(), gradient[self._wide].double()
+            total = total + _weighted_products(inputs, gradient, factors[self._wide])
+        sums = {self.weight: self.unpack(total)}
         if self.bias is not None and self.bias_rows is not None:
             sums[self.bias] = weighted_rows(factors, zeroed(self.bias_rows, dropped))
         return sums
@@ -187,8 +188,24 @@ class GramProducts:
         return built
 
 
+def _weighted_products(inputs: Tensor, gradient: Tensor, factors: Tensor) -> Tensor:
+    weights = factors.to(gradient.dtype)[:, None, None]
+    if gradient.shape[2] <= inputs.shape[2]:
+        return summed_products(gradient * weights, inputs)
+    return summed_products(gradient, inputs * weights)
+
+
 def _gram_norms(inputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
     """‖Σ_t g_t a_tᵀ‖ = √Σ_{t,s} (a_t·a_s)(g_t·g_s), and ‖a‖·‖g‖ over all positions, from the diagonals."""
+    at_once = max(1, GRAM_ENTRIES // inputs.shape[1] ** 2)
+    found = [
+        _some_gram_norms(*both) for both in zip(in_chunks(inputs, at_once), in_chunks(gradient, at_once), strict=True)
+    ]
+    norms, lengths = zip(*found, strict=True)
+    return torch.cat(norms), torch.cat(lengths)
+
+
+def _some_gram_norms(inputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
     alike = torch.bmm(inputs, inputs.transpose(1, 2))  # (examples, T, T)
     of_gradient = torch.bmm(gradient, gradient.transpose(1, 2))
     lengths = [

@@ -5,11 +5,11 @@ A layer rule only says which shape its gradients have; the linear algebra is in 
 - `norms()`: the norm of each example's gradient, as norms of one or more parts of it, and a floor: an example whose
   norm over all pieces is below it cannot be trusted;
 - `weighted(factors, dropped)`: the sum over examples of factor × gradient, leaving the dropped rows out;
-- `instantiate(rows)`: the gradients of a few examples themselves, in float64, for the examples that need care;
-- `positions`: how many terms of one example go into the weighted sum, if they are not added up first; else 0.
+- `instantiate(rows)`: the gradients of a few examples themselves, in float64, for the examples that need care.
 
 Norms and sums agree to rounding in the layer's own precision: either both read the same built gradient, or the
-gradient is a single outer product, whose norm is a product of norms, or the floor tells where they might disagree.
+gradient is a single outer product, whose norm is a product of norms, or where they might disagree both are float64, or the
+floor tells. Pieces that share a parameter are made one (`summation.Together`) before anything is asked of them.
 """
 
 from collections.abc import Mapping
@@ -56,8 +56,6 @@ class Part:
 
 class Piece(Protocol):
     @property
-    def positions(self) -> int: ...
-    @property
     def parts(self) -> tuple[Part, ...]: ...
     @property
     def dtype(self) -> torch.dtype: ...
@@ -68,8 +66,6 @@ class Piece(Protocol):
 
 class Instantiated:
     """Gradients small enough to build: part → (examples, *block shape)."""
-
-    positions = 0
 
     def __init__(self, gradients: Mapping[Part, Tensor]) -> None:
         self.gradients = gradients

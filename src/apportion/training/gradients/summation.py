@@ -3,8 +3,9 @@
 Guarantees (law 6). In exact arithmetic, factor × gradient has norm at most the clipping norm. What rounding adds:
 
 - The norm and the sum read the same built numbers, or agree to a few units of rounding (see `pieces`). An example for
-  which that is not so (squares that overflow or vanish, Gram matrices that cancel, NaN) leaves the fast path: its
-  gradient is built by itself in float64. One that is not finite adds nothing, and its rows are replaced by zeros before
+  which that is not so (squares that overflow or vanish, NaN) leaves the fast path: its gradient is built by itself in
+  float64. Where terms of one example nearly cancel each other, over the positions of a sequence or between layers that
+  share a weight, norm and sum are float64. One that is not finite adds nothing, and its rows are replaced by zeros before
   any product, so that it cannot spread.
 - Sums over the batch are rounded to float32 only within blocks of at most 1024 terms (`blocks`), which are added in float64.
   The factor aims 6e-6 below the clipping norm (`HEADROOM`), and the stated bound is
@@ -28,9 +29,10 @@ from torch import Tensor
 
 from apportion.training.clipping import ClippedSum, aimed_at, as_rows, clip_factors, flat_norms, scaling, stated_bound
 from apportion.training.end_to_end import EndToEnd, are_few
+from apportion.training.gradients.blocks import weighted_rows
 from apportion.training.gradients.narrow import NarrowProducts, side_by_side
 from apportion.training.gradients.outer import Products, joined
-from apportion.training.gradients.pieces import Piece, in_chunks, overall
+from apportion.training.gradients.pieces import Part, Piece, in_chunks, overall, zeroed
 
 # Up to this, norms in the given precision come from squares that are ordinary numbers.
 TRUSTED_UP_TO = {torch.float32: 1e15, torch.float64: 1e145}
@@ -52,12 +54,8 @@ def clip_and_sum_pieces(
     emptied, so that what a layer has noted can be freed when its sum is there.
     """
     dtype = coarsest([p.dtype for p in parameters.values()] + [piece.dtype for piece in pieces])
-    alone, shared = _apart(pieces)
-    norms, floor = _norms(alone, shared, examples)
-    pieces.clear()
-    pieces += alone + shared
-    del alone, shared
-    positions = max((piece.positions for piece in pieces), default=0)
+    pieces[:] = _apart(pieces, parameters, examples)
+    norms, floor = _norms(pieces, examples)
     dropped = _not_trusted(norms, floor, clip, dtype)
     aim = aimed_at(clip, dtype)
     factors = scaling(norms, aim, stability)  # whatever this is for those dropped
@@ -68,7 +66,7 @@ def clip_and_sum_pieces(
         sums, careful = _with_care(pieces, parameters, dropped, aim, stability, sums)
         norms = norms.index_copy(0, dropped, careful)
         pieces.clear()
-    return ClippedSum(sums=sums, norms=norms, bound=stated_bound(clip, dtype), positions=positions)
+    return ClippedSum(sums=sums, norms=norms, bound=stated_bound(clip, dtype))
 
 
 def _not_trusted(norms: Tensor, floor: Tensor | None, clip: float, dtype: torch.dtype) -> Tensor | None:
@@ -88,10 +86,10 @@ def coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
     return torch.float64 if set(dtypes) <= {torch.float64} else torch.float32
 
 
-def _apart(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Piece]]:
-    """Pieces that own their parameters alone, so that squared norms add; and those that share one (tied weights)."""
+def _apart(pieces: Sequence[Piece], parameters: Mapping[str, Tensor], examples: int) -> list[Piece]:
+    """Pieces that own their parameters alone, so that squared norms add; those that share one (tied weights) become one."""
     if _all_distinct(pieces):
-        return side_by_side(pieces), []
+        return side_by_side(pieces)
     pieces = _joined_calls(pieces)
     alone: list[Piece] = []
     shared: list[Piece] = []
@@ -99,7 +97,47 @@ def _apart(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Piece]]:
         others = [part for other in pieces if other is not piece for part in other.parts]
         overlapping = any(part.overlaps(other) for part in piece.parts for other in others)
         (shared if overlapping else alone).append(piece)
-    return alone, shared
+    names = {part.name for piece in shared for part in piece.parts}
+    if not names:
+        return alone
+    # A parameter has all its blocks in one place, shared or not.
+    shared += [piece for piece in alone if any(part.name in names for part in piece.parts)]
+    kept = [piece for piece in alone if piece not in shared]
+    return [*kept, Together(shared, parameters, examples)]
+
+
+class Together:
+    """Pieces that share parameters. Their gradients are built, and added up, in float64: what one piece adds may cancel what
+    another does, and of large terms each by itself in float32 roundings would be left, of which the norm knows nothing."""
+
+    def __init__(self, pieces: Sequence[Piece], parameters: Mapping[str, Tensor], examples: int) -> None:
+        self._pieces, self._examples = pieces, examples
+        names = dict.fromkeys(part.name for piece in pieces for part in piece.parts)
+        self.parts = tuple([Part(name, parameters[name].shape) for name in names])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return coarsest([piece.dtype for piece in self._pieces])
+
+    def _chunks(self) -> list[Tensor]:
+        return in_chunks(torch.arange(self._examples), rows_at_once(self._pieces))
+
+    def norms(self) -> tuple[list[Tensor], Tensor | None]:
+        return [torch.cat([flat_norms(instantiated(self._pieces, rows)) for rows in self._chunks()])], None
+
+    def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
+        total: dict[Part, Tensor] = {}
+        for rows in self._chunks():
+            bad = None if dropped is None else torch.isin(rows, dropped.cpu()).nonzero().flatten()
+            for part, built in self.instantiate(rows).items():
+                weights = factors.to(built.device, torch.float64)[rows.to(factors.device)]
+                addition = weighted_rows(weights, zeroed(built, bad))
+                total[part] = total[part] + addition if part in total else addition
+        return total
+
+    def instantiate(self, rows: Tensor) -> dict[Part, Tensor]:
+        built = instantiated(self._pieces, rows)
+        return {part: built[part.name] for part in self.parts}
 
 
 def _all_distinct(pieces: Sequence[Piece]) -> bool:
@@ -122,18 +160,14 @@ def _joined_calls(pieces: Sequence[Piece]) -> list[Piece]:
     return result
 
 
-def _norms(alone: Sequence[Piece], shared: Sequence[Piece], examples: int) -> tuple[Tensor, Tensor | None]:
+def _norms(pieces: Sequence[Piece], examples: int) -> tuple[Tensor, Tensor | None]:
     norms: list[Tensor] = []
     floors: list[Tensor] = []
-    for piece in alone:
+    for piece in pieces:
         own, floor = piece.norms()
         norms += own
         if floor is not None:
             floors.append(floor)
-    floors += [floor for piece in shared if piece.positions and (floor := piece.norms()[1]) is not None]
-    if shared:
-        chunks = in_chunks(torch.arange(examples), rows_at_once(shared))
-        norms.append(torch.cat([flat_norms(instantiated(shared, rows)) for rows in chunks]))
     if not norms:
         return torch.zeros(examples, dtype=torch.float64), None
     return overall(_alike(norms)), overall(_alike(floors)) if floors else None
