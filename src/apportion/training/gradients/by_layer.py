@@ -8,7 +8,7 @@ from torch import Tensor
 from apportion.clipping import Clipping, PerLayer
 from apportion.training.clipping import ClippedSum, flat_norms, stability_of, together
 from apportion.training.gradients.narrow import one_by_one
-from apportion.training.gradients.pieces import Part, Piece, in_chunks
+from apportion.training.gradients.pieces import CanWiden, Part, Piece, in_chunks
 from apportion.training.gradients.summation import clip_and_sum_pieces, rows_at_once
 from apportion.training.layers import Layer, layers_of
 
@@ -64,6 +64,10 @@ class PartOfPiece:
         chunks = in_chunks(torch.arange(self.examples), rows_at_once([self.piece]))
         built = [{str(i): rows for i, rows in enumerate(self.instantiate(some).values())} for some in chunks]
         return [torch.cat([flat_norms(some) for some in built])], self.piece.norms()[1]
+
+    def widen(self, rows: Tensor) -> None:
+        if isinstance(self.piece, CanWiden):
+            self.piece.widen(rows)
 
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
         return self._own(self.piece.weighted(factors, dropped))

@@ -15,7 +15,8 @@ BUILD_UP_TO = 1.5
 
 # Terms of one example, of lengths that add up to at most L, may cancel to a gradient of norm N. A norm taken from Gram
 # matrices is then good to about eps·(L/N)², and a sum, whose partial sums may be as long as L, to about √T·eps·L/N. So
-# examples with L/N beyond this, or beyond `ROUNDINGS` / T if that is less (but 2 will do for all), are summed in float64.
+# examples with L/N beyond this, or beyond `ROUNDINGS` / T if that is less (but 2 will do for all), are worked on in float64;
+# N being the norm over all layers, and L that of their lengths.
 ALIGNED, ROUNDINGS = 8.0, 256.0
 # In float64 this much may cancel: beyond, gradients are built.
 CANCELLATION = {torch.float32: 1e5, torch.float64: 30.0}
@@ -145,7 +146,8 @@ class GramProducts:
     def __init__(self, weight: Part, bias: Part | None, inputs: Tensor, gradient: Tensor, unpack: Unpack) -> None:
         self.weight, self.bias, self.inputs, self.gradient, self.unpack = weight, bias, inputs, gradient, unpack
         self.bias_rows = None if bias is None else gradient.sum(1)
-        self._wide = torch.empty(0, dtype=torch.int64)
+        self._found: tuple[Tensor, Tensor] | None = None
+        self._wide = torch.empty(0, dtype=torch.int64)  # examples that are worked on in float64
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -156,18 +158,20 @@ class GramProducts:
         return self.gradient.dtype
 
     def norms(self) -> tuple[list[Tensor], Tensor | None]:
-        norms, lengths = _gram_norms(self.inputs, self.gradient)
-        if self.dtype != torch.float64:
-            aligned = max(2.0, min(ALIGNED, ROUNDINGS / self.inputs.shape[1]))
-            self._wide = (~(norms * aligned >= lengths)).nonzero().flatten()
-            if len(self._wide):
-                again, _ = _gram_norms(self.inputs[self._wide].double(), self.gradient[self._wide].double())
-                norms = norms.double().index_copy(0, self._wide, again)
+        norms, lengths = self._found = self._found or _gram_norms(self.inputs, self.gradient)
+        aligned = max(2.0, min(ALIGNED, ROUNDINGS / self.inputs.shape[1]))
+        floor = lengths / (CANCELLATION[self.dtype] if self.dtype == torch.float64 else aligned)
+        if len(self._wide):
+            again, _ = _gram_norms(self.inputs[self._wide].double(), self.gradient[self._wide].double())
+            norms = norms.double().index_copy(0, self._wide, again)
+            floor = floor.index_copy(0, self._wide, lengths[self._wide] / CANCELLATION[self.dtype])
         of_bias = [] if self.bias_rows is None else [row_norms(self.bias_rows)]
-        return [norms, *of_bias], lengths / CANCELLATION[self.dtype]
+        return [norms, *of_bias], floor
+
+    def widen(self, rows: Tensor) -> None:
+        self._wide = rows
 
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
-        """Those of which `norms` has found that their terms nearly cancel in float64."""
         inputs, gradient = zeroed(self.inputs, dropped), zeroed(self.gradient, dropped)
         total = _weighted_products(
             inputs, gradient, factors.index_fill(0, self._wide, 0) if len(self._wide) else factors

@@ -14,7 +14,7 @@ floor tells. Pieces that share a parameter are made one (`summation.Together`) b
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -62,6 +62,12 @@ class Piece(Protocol):
     def norms(self) -> tuple[list[Tensor], Tensor | None]: ...
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]: ...
     def instantiate(self, rows: Tensor) -> dict[Part, Tensor]: ...
+
+
+@runtime_checkable
+class CanWiden(Protocol):
+    def widen(self, rows: Tensor) -> None:
+        """From now on norms and sums of these examples are taken in float64, and their floor is lower."""
 
 
 class Instantiated:

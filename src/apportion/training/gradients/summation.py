@@ -32,7 +32,7 @@ from apportion.training.end_to_end import EndToEnd, are_few
 from apportion.training.gradients.blocks import weighted_rows
 from apportion.training.gradients.narrow import NarrowProducts, side_by_side
 from apportion.training.gradients.outer import Products, joined
-from apportion.training.gradients.pieces import Part, Piece, in_chunks, overall, zeroed
+from apportion.training.gradients.pieces import CanWiden, Part, Piece, in_chunks, overall, zeroed
 
 # Up to this, norms in the given precision come from squares that are ordinary numbers.
 TRUSTED_UP_TO = {torch.float32: 1e15, torch.float64: 1e145}
@@ -57,6 +57,12 @@ def clip_and_sum_pieces(
     pieces[:] = _apart(pieces, parameters, examples)
     norms, floor = _norms(pieces, examples)
     dropped = _not_trusted(norms, floor, clip, dtype)
+    if dropped is not None and floor is not None:
+        for piece in pieces:
+            if isinstance(piece, CanWiden):
+                piece.widen(dropped)
+        norms, floor = _norms(pieces, examples)
+        dropped = _not_trusted(norms, floor, clip, dtype)
     aim = aimed_at(clip, dtype)
     factors = scaling(norms, aim, stability)  # whatever this is for those dropped
     if dropped is None:
