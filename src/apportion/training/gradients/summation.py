@@ -134,10 +134,9 @@ class Together:
     def weighted(self, factors: Tensor, dropped: Tensor | None) -> dict[Part, Tensor]:
         total: dict[Part, Tensor] = {}
         for rows in self._chunks():
-            bad = None if dropped is None else torch.isin(rows, dropped.cpu()).nonzero().flatten()
+            bad = None if dropped is None else torch.isin(rows.to(dropped.device), dropped).nonzero().flatten()
             for part, built in self.instantiate(rows).items():
-                weights = factors.to(built.device, torch.float64)[rows.to(factors.device)]
-                addition = weighted_rows(weights, zeroed(built, bad))
+                addition = weighted_rows(factors[rows], zeroed(built, bad))
                 total[part] = total[part] + addition if part in total else addition
         return total
 
