@@ -175,3 +175,58 @@ def test_law_6_one_record_that_uses_very_many_rows_of_a_table() -> None:
     prepared = prepare(torch.nn.Embedding(20_000, 1), lambda output, size: output.flatten(1).sum(1) * size)
     alone = prepared(torch.arange(20_000)[None], torch.tensor([5.0]), 1.0)
     assert float(alone.sums["weight"].double().norm()) <= alone.bound
+
+
+@pytest.mark.parametrize("averaged", [True, False])
+@pytest.mark.parametrize("more", [4, 5, 6, 1], ids=lambda more: f"{more} records more")
+def test_law_6_units_whose_records_cancel_do_not_depend_on_the_size_of_others(more: int, averaged: bool) -> None:
+    """One more unit, with no gradient at all, in front: others are grouped with it, or cut where they were not."""
+    torch.manual_seed(0)
+    shares = torch.tensor([1.0, 1 / 3, -0.7, 0.9, 0.0])
+    gradient = shares[:, None] * 1e3 * torch.randn(9)
+    gradient[4] = -gradient[:4].double().sum(0).float()
+    inputs, targets = (1e3 * torch.randn(129)).repeat(64 * 5, 1), gradient.repeat(64, 1)
+    layer = torch.nn.Linear(129, 9, bias=False)
+
+    def weighted(output: Tensor, target: Tensor) -> Tensor:
+        return (output * target).sum(1)
+
+    def of(inputs: Tensor, targets: Tensor, sizes: list[int]) -> ClippedSum:
+        cut = list(zip(inputs.split(40), targets.split(40), strict=True))
+        return clipped_sum_of_units(layer, weighted, cut, sizes, clip=1.0, averaged=averaged)
+
+    without = of(inputs, targets, [5] * 64)
+    nothing = torch.zeros(more, 129), torch.zeros(more, 9)
+    found = of(torch.cat([nothing[0], inputs]), torch.cat([nothing[1], targets]), [more, *[5] * 64])
+    assert float((found.sums["weight"].double() - without.sums["weight"].double()).norm()) <= 1e-3
+
+
+@pytest.mark.parametrize(("positions", "inwards"), [(1, 300_000), (2, 100_000)])
+def test_law_6_gram_matrices_of_very_long_rows(positions: int, inwards: int) -> None:
+    prepared = prepare(torch.nn.Linear(inwards, 4, bias=False), lambda output, size: output.sum((1, 2)) * size)
+    alone = prepared(torch.full((1, positions, inwards), 0.7), torch.tensor([5.0]), 1.0)
+    assert float(alone.sums["weight"].double().norm()) <= alone.bound
+
+
+class TiedHead(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused, self.head = torch.nn.Linear(400, 400, bias=False), torch.nn.Linear(400, 400)
+        self.head.weight = self.unused.weight
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.head(inputs)
+        return outputs
+
+
+@pytest.mark.parametrize("records", [1, 3])
+def test_law_6_a_bias_whose_terms_cancel_per_layer(records: int) -> None:
+    torch.manual_seed(0)
+    terms = 1e7 * torch.randn(records, 64)
+    terms[:, -1] = -terms[:, :-1].double().sum(1).float()
+    prepared = prepare(TiedHead(), lambda output, target: (output[:, :, 0] * target).sum(1))
+    clipping = PerLayer(layers={"unused": 1.0, "head": 1.0})
+    whole = prepared(torch.zeros(records, 64, 400), terms, 1.0, clipping)
+    fewer = prepared(torch.zeros(records - 1, 64, 400), terms[1:], 1.0, clipping)
+    moved = {name: whole.sums[name].double() - fewer.sums[name].double() for name in whole.sums}
+    assert sum(float((part / whole.scale(name)).square().sum()) for name, part in moved.items()) <= 1

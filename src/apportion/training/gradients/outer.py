@@ -22,6 +22,8 @@ ALIGNED, ROUNDINGS = 8.0, 256.0
 CANCELLATION = {torch.float32: 1e5, torch.float64: 30.0}
 # At most so many numbers of Gram matrices at once.
 GRAM_ENTRIES = 2**23
+# Products of rows up to this length are good to a few units of rounding.
+LONGEST_ROW = 2**12
 
 
 class VectorProducts:
@@ -159,7 +161,7 @@ class GramProducts:
 
     def norms(self) -> tuple[list[Tensor], Tensor | None]:
         norms, lengths = self._found = self._found or _gram_norms(self.inputs, self.gradient)
-        aligned = max(2.0, min(ALIGNED, ROUNDINGS / self.inputs.shape[1]))
+        aligned = max(2.0, min(ALIGNED, ROUNDINGS / max(1, self.inputs.shape[1])))
         floor = lengths / (CANCELLATION[self.dtype] if self.dtype == torch.float64 else aligned)
         if len(self._wide):
             again, _ = _gram_norms(self.inputs[self._wide].double(), self.gradient[self._wide].double())
@@ -187,8 +189,8 @@ class GramProducts:
     def instantiate(self, rows: Tensor) -> dict[Part, Tensor]:
         inputs, gradient = self.inputs[rows].double(), self.gradient[rows].double()
         built = {self.weight: self.unpack(torch.bmm(gradient.transpose(1, 2), inputs))}
-        if self.bias is not None:
-            built[self.bias] = gradient.sum(1)
+        if self.bias is not None and self.bias_rows is not None:
+            built[self.bias] = self.bias_rows[rows].double()
         return built
 
 
@@ -201,7 +203,7 @@ def _weighted_products(inputs: Tensor, gradient: Tensor, factors: Tensor) -> Ten
 
 def _gram_norms(inputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
     """‖Σ_t g_t a_tᵀ‖ = √Σ_{t,s} (a_t·a_s)(g_t·g_s), and ‖a‖·‖g‖ over all positions, from the diagonals."""
-    at_once = max(1, GRAM_ENTRIES // inputs.shape[1] ** 2)
+    at_once = max(1, GRAM_ENTRIES // max(1, inputs.shape[1] ** 2))
     found = [
         _some_gram_norms(*both) for both in zip(in_chunks(inputs, at_once), in_chunks(gradient, at_once), strict=True)
     ]
@@ -210,14 +212,23 @@ def _gram_norms(inputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _some_gram_norms(inputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    alike = torch.bmm(inputs, inputs.transpose(1, 2))  # (examples, T, T)
-    of_gradient = torch.bmm(gradient, gradient.transpose(1, 2))
+    alike, of_gradient = _gram(inputs), _gram(gradient)
     lengths = [
         gram.diagonal(dim1=1, dim2=2).sum(1).sqrt_() + _lost_below(tensor)
         for gram, tensor in ((alike, inputs), (of_gradient, gradient))
     ]
-    alike *= of_gradient
-    return alike.sum((1, 2)).clamp_(min=0).sqrt_(), lengths[0] * lengths[1]
+    products = alike.mul_(of_gradient) if alike.dtype == of_gradient.dtype else alike * of_gradient
+    return products.sum((1, 2)).clamp_(min=0).sqrt_(), lengths[0] * lengths[1]
+
+
+def _gram(rows: Tensor) -> Tensor:
+    """(examples, T, width) → (examples, T, T). Sums over long rows are taken in blocks, and those are added in float64."""
+    if rows.shape[2] <= LONGEST_ROW:
+        return torch.bmm(rows, rows.transpose(1, 2))
+    total = rows.new_zeros(len(rows), rows.shape[1], rows.shape[1], dtype=torch.float64)
+    for some in torch.split(rows, LONGEST_ROW, dim=2):
+        total += torch.bmm(some, some.transpose(1, 2))
+    return total
 
 
 Products = VectorProducts | BuiltProducts | GramProducts

@@ -2,6 +2,9 @@
 
 Units of about equal size go together, padded with zeros to the largest of them: a linear layer on vectors becomes one on
 sequences, and nothing has to be built that need not be built for examples either.
+
+All in float64. Records of a unit may cancel each other, and in float32 what is left would depend on how they are added up,
+which depends on who else is there: on the largest unit of a group, and on where a batch is split.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,16 +41,17 @@ class Group:
     def padded(self, rows: Tensor) -> Tensor:
         """(records, …) → (units, most records, …). By replacement, because 0 × NaN is NaN."""
         absent = ~self.present
-        return rows[self.places].masked_fill_(absent.view(*absent.shape, *(1 for _ in rows.shape[1:])), 0)
+        return rows.double()[self.places].masked_fill_(absent.view(*absent.shape, *(1 for _ in rows.shape[1:])), 0)
 
     def padded_gradient(self, rows: Tensor) -> Tensor:
-        return self.padded(rows).mul_(_column(self.weights, rows.dim() + 1).to(rows.dtype))
+        return self.padded(rows).mul_(_column(self.weights, rows.dim() + 1))
 
     def added(self, rows: Tensor) -> Tensor:
         """(records, …) → (units, …): the weighted sum of each unit's rows."""
         owner = torch.arange(len(self), device=rows.device).repeat_interleave(self.present.sum(1))
-        total = rows.new_zeros((len(self), *rows.shape[1:])).index_add_(0, owner, rows[self.places[self.present]])
-        return total.mul_(_column(self.weights, rows.dim()).to(rows.dtype))
+        present = rows[self.places[self.present]].double()
+        total = present.new_zeros((len(self), *rows.shape[1:])).index_add_(0, owner, present)
+        return total.mul_(_column(self.weights, rows.dim()))
 
 
 def groups_of(starts: Tensor, sizes: Tensor, averaged: bool) -> Iterator[Group]:
@@ -77,14 +81,16 @@ def regrouped(piece: Piece, group: Group) -> Piece:
             return outer_products(piece.weight, piece.bias, inputs, gradient)
         case GramProducts():
             inputs, gradient = group.padded(piece.inputs), group.padded_gradient(piece.gradient)
-            return outer_products(piece.weight, piece.bias, inputs.flatten(1, 2), gradient.flatten(1, 2), piece.unpack)
+            made = outer_products(piece.weight, piece.bias, inputs.flatten(1, 2), gradient.flatten(1, 2), piece.unpack)
+            made.bias_rows = None if piece.bias_rows is None else group.added(piece.bias_rows)  # as when a unit is cut
+            return made
         case BuiltProducts():
             built, bias = (None if rows is None else group.added(rows) for rows in (piece.built, piece.bias_rows))
             return BuiltProducts(piece.weight, piece.bias, built, bias, piece.unpack)
         case Instantiated():
             return Instantiated({part: group.added(rows) for part, rows in piece.gradients.items()})
         case RowLookup():
-            ids, gradient = group.padded(piece.ids), group.padded_gradient(piece.gradient)
+            ids, gradient = group.padded(piece.ids).long(), group.padded_gradient(piece.gradient)
             return RowLookup(piece.table, ids.flatten(1, 2), gradient.flatten(1, 2))
         case _:
             raise AssertionError(f"{type(piece).__name__} cannot be regrouped")
