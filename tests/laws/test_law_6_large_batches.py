@@ -201,10 +201,10 @@ def test_law_6_units_whose_records_cancel_do_not_depend_on_the_size_of_others(mo
     assert float((found.sums["weight"].double() - without.sums["weight"].double()).norm()) <= 1e-3
 
 
-@pytest.mark.parametrize(("positions", "inwards"), [(1, 300_000), (2, 100_000)])
+@pytest.mark.parametrize(("positions", "inwards"), [(1, 100_000), (2, 100_000)])
 def test_law_6_gram_matrices_of_very_long_rows(positions: int, inwards: int) -> None:
     prepared = prepare(torch.nn.Linear(inwards, 4, bias=False), lambda output, size: output.sum((1, 2)) * size)
-    alone = prepared(torch.full((1, positions, inwards), 0.7), torch.tensor([5.0]), 1.0)
+    alone = prepared(torch.full((1, positions, inwards), 0.9), torch.tensor([5.0]), 1.0)
     assert float(alone.sums["weight"].double().norm()) <= alone.bound
 
 
@@ -219,9 +219,10 @@ class TiedHead(torch.nn.Module):
         return outputs
 
 
+@pytest.mark.parametrize("seed", [1, 4, 7])
 @pytest.mark.parametrize("records", [1, 3])
-def test_law_6_a_bias_whose_terms_cancel_per_layer(records: int) -> None:
-    torch.manual_seed(0)
+def test_law_6_a_bias_whose_terms_cancel_per_layer(records: int, seed: int) -> None:
+    torch.manual_seed(seed)
     terms = 1e7 * torch.randn(records, 64)
     terms[:, -1] = -terms[:, :-1].double().sum(1).float()
     prepared = prepare(TiedHead(), lambda output, target: (output[:, :, 0] * target).sum(1))
