@@ -41,10 +41,10 @@ class Group:
     def padded(self, rows: Tensor) -> Tensor:
         """(records, …) → (units, most records, …). By replacement, because 0 × NaN is NaN."""
         absent = ~self.present
-        return rows.double()[self.places].masked_fill_(absent.view(*absent.shape, *(1 for _ in rows.shape[1:])), 0)
+        return rows[self.places].masked_fill_(absent.view(*absent.shape, *(1 for _ in rows.shape[1:])), 0)
 
     def padded_gradient(self, rows: Tensor) -> Tensor:
-        return self.padded(rows).mul_(_column(self.weights, rows.dim() + 1))
+        return self.padded(rows).double().mul_(_column(self.weights, rows.dim() + 1))
 
     def added(self, rows: Tensor) -> Tensor:
         """(records, …) → (units, …): the weighted sum of each unit's rows."""
@@ -74,13 +74,13 @@ def can_regroup(pieces: Sequence[Piece]) -> bool:
 def regrouped(piece: Piece, group: Group) -> Piece:
     match piece:
         case VectorProducts() if group.places.shape[1] == 1:
-            inputs, gradient = group.padded(piece.inputs)[:, 0], group.padded_gradient(piece.gradient)[:, 0]
+            inputs, gradient = group.padded(piece.inputs).double()[:, 0], group.padded_gradient(piece.gradient)[:, 0]
             return VectorProducts(piece.weight, piece.bias, inputs, gradient)
         case VectorProducts():
-            inputs, gradient = group.padded(piece.inputs), group.padded_gradient(piece.gradient)
+            inputs, gradient = group.padded(piece.inputs).double(), group.padded_gradient(piece.gradient)
             return outer_products(piece.weight, piece.bias, inputs, gradient)
         case GramProducts():
-            inputs, gradient = group.padded(piece.inputs), group.padded_gradient(piece.gradient)
+            inputs, gradient = group.padded(piece.inputs).double(), group.padded_gradient(piece.gradient)
             made = outer_products(piece.weight, piece.bias, inputs.flatten(1, 2), gradient.flatten(1, 2), piece.unpack)
             made.bias_rows = None if piece.bias_rows is None else group.added(piece.bias_rows)  # as when a unit is cut
             return made
@@ -90,7 +90,7 @@ def regrouped(piece: Piece, group: Group) -> Piece:
         case Instantiated():
             return Instantiated({part: group.added(rows) for part, rows in piece.gradients.items()})
         case RowLookup():
-            ids, gradient = group.padded(piece.ids).long(), group.padded_gradient(piece.gradient)
+            ids, gradient = group.padded(piece.ids), group.padded_gradient(piece.gradient)
             return RowLookup(piece.table, ids.flatten(1, 2), gradient.flatten(1, 2))
         case _:
             raise AssertionError(f"{type(piece).__name__} cannot be regrouped")

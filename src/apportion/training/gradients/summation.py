@@ -8,12 +8,12 @@ Guarantees (law 6). In exact arithmetic, factor × gradient has norm at most the
   share a weight, norm and sum are float64. One that is not finite adds nothing, and its rows are replaced by zeros before
   any product, so that it cannot spread.
 - Sums over the batch are rounded to float32 only within blocks of at most 1024 terms (`blocks`), which are added in float64.
-  The factor aims 6e-6 below the clipping norm (`HEADROOM`), and the stated bound is
-  1e-5 above it, which pays for the roundings of some sixteen examples. For larger batches the training step widens the bound
-  by what the public, nominal size of a batch allows for: see `clipping.slack_of_a_batch`, which has the argument. It holds
-  also where all gradients have one and the same entry, and nothing averages out.
-  How a layer is summed depends on its shape alone: if it changed at some number of examples, one more would show all the
-  roundings of the one way.
+  The factor aims 6e-6 below the clipping norm (`HEADROOM`), and the stated bound is 1e-5 above it, which pays for the
+  roundings of some sixteen examples. For larger batches the training step widens the bound by what the public, nominal size
+  of a batch allows for: see `clipping.slack_of_a_batch`, which has the argument. It holds also where all gradients have one
+  and the same entry, and nothing averages out. How a layer is summed depends on its shape alone: if it changed at some count
+  of examples, one more would show all the roundings of the one way. (Of units the shape depends on the others' sizes, which
+  is why `regrouping` has them in float64.)
 - All this is about sums of given gradients. That an example's gradient is the same number at every place of a batch is
   made so for small chains (`narrow`) and assumed for the rest: forward and backward passes are batched, and PyTorch's
   products may differ there in the last bit. A ReLU that is at its edge for many examples at once makes more of that: see
