@@ -96,11 +96,12 @@ def in_fresh_process(code: str, *arguments: str) -> subprocess.CompletedProcess[
     return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
 
 
-BLOCK_TORCH = "import sys; sys.modules['torch'] = None; sys.modules['safetensors'] = None\n"
+BLOCK_TORCH = "import sys; sys.modules |= dict.fromkeys(('torch', 'safetensors', 'numba'))\n"
 
 
 def test_import_loads_nothing_heavy() -> None:
-    code = "import sys, apportion; print([m for m in ('torch', 'matplotlib', 'pandas', 'scipy.stats') if m in sys.modules])"
+    heavy = ("torch", "numba", "matplotlib", "pandas", "scipy.stats")
+    code = f"import sys, apportion; print([m for m in {heavy} if m in sys.modules])"
     result = in_fresh_process(code)
     assert result.stdout.strip() == "[]", result.stderr
 

@@ -5,6 +5,8 @@ as wide as fits. A random word chooses one of the 4096 by its last 12 bits and, 
 is all it takes. What they leave uncovered, 3/4099, is left to rare values, for which a point there is drawn by rejection:
 from the corners beside the rectangles, the cap above them, the two tails. Which values are rare is drawn beforehand, as
 distances from one to the next, so that nobody has to look for them.
+
+The loop over the words is compiled by Numba when noise is first drawn. A verifier draws none, and needs no Numba.
 """
 
 import math
@@ -15,18 +17,20 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from apportion.errors import RunError
+
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
 Fill = Callable[[NDArray[np.uint8]], None]
 
 SLICES = 1 << 12
 AREA, RARE = 1 / (SLICES + 3), 3 / (SLICES + 3)  # of a rectangle, and of what they leave
-PIECE, LEAST = 1 << 16, 1 << 14  # words at a time: with fewer, calls cost more than the cache saves
+PIECE = 1 << 15  # words at a time: with fewer, calls cost more than the cache saves
 FEW, MANY, MANY_FROM = 1 << 10, 1 << 12, 1 << 20  # candidates for rare values at a time, and values from which on
 GUIDE = 15  # bits that lead to a box, or to the one before it
 _PEAK = 1 / math.sqrt(2 * math.pi)
 _HALF = AREA / 2
-_LAST_BITS = np.array(SLICES - 1)  # quicker than a scalar
+_LAST_BITS = SLICES - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +50,7 @@ class Bell:
     """
 
     def __init__(self) -> None:
-        self._words, self._slice, self._values = np.empty(PIECE, np.int64), np.empty(PIECE, np.int64), np.empty(PIECE)
+        self._words = np.empty(PIECE, np.int64)
         self._scaled: tuple[float, Floats] = math.nan, np.empty(0)  # the last scale, and widths at that scale
         self._ahead = _Rare()
 
@@ -59,27 +63,15 @@ class Bell:
         """
         if scale != self._scaled[0]:
             self._scaled = scale, widths() * (scale * 2.0**-63)
-        scaled_widths, size = self._scaled[1], piece_of(len(out))
         at, rare = self._rare_among(len(out), fill)
-        within, rare = at % size, scale * rare
-        starts = range(0, len(out), size)
-        firsts = np.searchsorted(at, [*starts, len(out)]).tolist()
-        for start, first, end in zip(starts, firsts, firsts[1:], strict=False):
-            piece = out[start : start + size]
-            words, chosen, values = self._words[: len(piece)], self._slice[: len(piece)], self._values[: len(piece)]
+        with_rare, rounded_factor = out[at] + scale * rare, out.dtype.type(factor)
+        add, scaled_widths = compiled(), self._scaled[1]
+        for start in range(0, len(out), PIECE):
+            piece = out[start : start + PIECE]
+            words = self._words[: len(piece)]
             fill(words.view(np.uint8))
-            np.bitwise_and(words, _LAST_BITS, chosen)
-            scaled_widths.take(chosen, None, values, "clip")  # "clip" is the fastest, and there is nothing to clip
-            wide = chosen.view(np.float64)  # in the same memory: which slice it was is not needed any more
-            np.copyto(wide, words)
-            np.multiply(wide, values, values)
-            if end > first:
-                values[within[first:end]] = rare[first:end]
-            np.copyto(wide, piece)  # float64 in passes of its own: mixed types in one call are slower
-            np.add(wide, values, wide)
-            np.copyto(piece, wide, "same_kind")
-            if factor != 1:
-                np.multiply(piece, factor, piece)
+            add(piece, words, scaled_widths, rounded_factor)
+        out[at] = with_rare.astype(out.dtype) * rounded_factor
 
     def _rare_among(self, count: int, fill: Fill) -> tuple[Places, Floats]:
         """Which of the next `count` values are rare, and what they are when the scale is 1."""
@@ -96,9 +88,23 @@ class Bell:
         return places[:found] - drawn, values[:found]
 
 
-def piece_of(count: int) -> int:
-    """How many of so many values are drawn at a time: about a sixteenth, because pieces take memory."""
-    return min(PIECE, max(LEAST, 1 << (count // 16).bit_length() >> 1))
+def add_words(out: NDArray[np.floating], words: Places, scaled_widths: Floats, factor: np.floating) -> None:
+    """What the words choose, a slice and a place in it, added to `out` and rounded to its type, there times `factor`."""
+    for i in range(len(out)):
+        word = words[i]
+        out[i] += word * scaled_widths[word & _LAST_BITS]
+        out[i] *= factor
+
+
+@cache
+def compiled() -> Callable[[NDArray[np.floating], Places, Floats, np.floating], None]:
+    """`add_words`, compiled for each type of `out` when it is first called with it."""
+    try:
+        from numba import njit
+    except ImportError as error:
+        raise RunError(f"drawing noise needs Numba: pip install 'apportion[train]' ({error})") from error
+    made: Callable[[NDArray[np.floating], Places, Floats, np.floating], None] = njit(add_words)
+    return made
 
 
 def distances(words: NDArray[np.uint64]) -> Places:
