@@ -43,6 +43,7 @@ bench: setup
 	$(BIN)/python benchmarks/verify.py
 	$(BIN)/python benchmarks/gradients.py
 	$(BIN)/python benchmarks/noise.py
+	$(BIN)/python benchmarks/compiled.py
 	$(BIN)/python benchmarks/streaming.py
 
 clean:

@@ -52,6 +52,7 @@ def fit(
     workers: int = 0,
     max_physical_batch: int | None = None,
     memory_limit: int | None = None,
+    compile: bool = False,
     callbacks: Iterable[Callback] = (),
     loggers: Iterable[Logger] = (),
     progress: bool = True,
@@ -75,6 +76,8 @@ def fit(
 
     A batch may be larger than memory: at most `max_physical_batch` examples are worked on at once, which changes nothing
     but rounding. If none is given, as many as `memory_limit` bytes hold; by default a quarter of the memory there is.
+    `compile=True` has PyTorch compile the gradients of a small model, which takes some seconds and a C++ compiler; plain
+    sequences of linear layers are quicker as they are, and stay so.
 
     If the plan protects persons (`unit=Person()`), `unit` says whose each record is: one id per record.
 
@@ -99,6 +102,7 @@ def fit(
         workers=workers,
         max_physical_batch=max_physical_batch,
         memory_limit=memory_limit,
+        compile=compile,
         callbacks=callbacks,
         loggers=loggers,
         seeded_for_research_only=seeded_for_research_only,

@@ -1,5 +1,6 @@
 """Everything a run needs, checked. Whatever can be refused is refused here, before the run directory exists."""
 
+import math
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,13 +11,16 @@ from torch import Tensor
 
 from apportion._version import VERSION
 from apportion.adaptive import Plan
-from apportion.errors import DataError
+from apportion.batching import Shuffle
+from apportion.errors import DataError, InvalidArgument
 from apportion.ledger import NOT_FOR_PERSONS
 from apportion.plan import NonPrivatePlan
 from apportion.public import PaidLooks
 from apportion.training import compatibility, guard, memory
 from apportion.training.compatibility import OptimizerFactory
-from apportion.training.gradients import clipped_sum, clipped_sum_of_units, trainable
+from apportion.training.gradients import clipped_sum, clipped_sum_of_units, compile_gradients, trainable
+from apportion.training.gradients.compiled import rows_for
+from apportion.training.gradients.per_example import clipped_sum_by_examples
 from apportion.training.guard import Guard
 from apportion.training.labels import check_labels
 from apportion.training.losses import PerExampleLoss, per_example
@@ -59,6 +63,7 @@ def make_ready(
     workers: int,
     max_physical_batch: int | None,
     memory_limit: int | None,
+    compile: bool,
     unit: Any,
     steering: Mapping[str, Any],
 ) -> Ready:
@@ -74,12 +79,20 @@ def make_ready(
     for name, part in (("data", records), ("holdout", held_out)):
         if part is not None and (labels := part.labels()) is not None:
             check_labels(name, model, compute, records.like[0], labels)
+    if compile and isinstance(plan, NonPrivatePlan):
+        raise InvalidArgument("compile=True compiles private gradients: compile the model of a baseline yourself")
+    rows = _rows_at_once(plan, model) if compile else None
+    compile_gradients(model, rows)
     made = compatibility.make_optimizer(optimizer, model)
     if not isinstance(plan, NonPrivatePlan):
+        if compile:
+            _try_compiled(model, compute, records)
         self_test(model, compute, made, *records.like, plan.noise, plan.clipping, plan.unit)
     at_once = memory.physical_batch(
-        model, _work(model, compute, plan), records.like, most=max_physical_batch, limit=memory_limit
+        model, _work(model, compute, plan, compile), records.like, most=max_physical_batch, limit=memory_limit
     )
+    if rows is not None:
+        compile_gradients(model, min(rows, at_once))
     chosen = Steering(model, compute, made, plan, at_once=at_once, **steering)
     return Ready(
         model=model,
@@ -120,9 +133,26 @@ def _persons(plan: Plan, records: Records, ids: Any) -> Persons | None:
     return Persons.of(ids, len(records), unit)
 
 
-def _work(model: torch.nn.Module, loss: PerExampleLoss, plan: Plan) -> Callable[[Tensor, Tensor], object]:
+def _rows_at_once(plan: Plan, model: torch.nn.Module) -> int:
+    """For how many examples to compile: as many as nearly all batches have at most, by public numbers."""
+    batching = plan.batching.at(0)
+    nominal = batching.nominal_batch_size(plan.examples)
+    return rows_for(nominal if isinstance(batching, Shuffle) else nominal + 3 * math.sqrt(nominal), trainable(model))
+
+
+def _try_compiled(model: torch.nn.Module, loss: PerExampleLoss, records: Records) -> None:
+    """As training will use it: what cannot be compiled is refused now."""
+    with compatibility.isolated(model):
+        clipped_sum(model, loss, *compatibility.random_examples(model, *records.like), clip=1.0)
+
+
+def _work(
+    model: torch.nn.Module, loss: PerExampleLoss, plan: Plan, compiled: bool
+) -> Callable[[Tensor, Tensor], object]:
     """What a step does with one part of a batch."""
     if not isinstance(plan, NonPrivatePlan):
+        if compiled:  # in memory that cannot be counted, but not in more than this, which is not compiled
+            return lambda inputs, targets: clipped_sum_by_examples(model, loss, inputs, targets, 1.0, plan.clipping)
         if isinstance(plan.unit, Person):
             return lambda inputs, targets: clipped_sum_of_units(
                 model, loss, [(inputs, targets)], [1] * len(inputs), clip=1.0, clipping=plan.clipping

@@ -48,6 +48,7 @@ class Run:
         workers: int = 0,
         max_physical_batch: int | None = None,
         memory_limit: int | None = None,
+        compile: bool = False,
         callbacks: Iterable[Callback] = (),
         loggers: Iterable[Logger] = (),
         seeded_for_research_only: int | None = None,
@@ -71,6 +72,7 @@ class Run:
             workers=workers,
             max_physical_batch=max_physical_batch,
             memory_limit=memory_limit,
+            compile=compile,
             unit=unit,
             steering=steering,
         )

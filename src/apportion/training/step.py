@@ -1,6 +1,7 @@
 """One step of DP-SGD, top to bottom: per-example gradients → clipping → noise → optimizer."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -113,12 +114,8 @@ def _sum_over_parts(
     clip: float,
     clipping: Clipping,
 ) -> ClippedSum:
-    total: ClippedSum | None = None
-    for inputs, targets in parts:
-        part = preparation.clipped_sum(model, loss, inputs, targets, clip, clipping)
-        total = part if total is None else total.plus(part)
-    assert total is not None, "an empty batch is one empty part"
-    return total
+    sums = (preparation.clipped_sum(model, loss, inputs, targets, clip, clipping) for inputs, targets in parts)
+    return reduce(ClippedSum.plus, sums)  # of at least one part: an empty batch is one empty part
 
 
 def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, gradient: PrivateGradient) -> None:

@@ -3,7 +3,7 @@
 `recording` makes a model's layers note what they saw in one forward pass; the rules (one file per family of layers)
 turn that into `pieces`, per-example gradients that need not be built; `summation` clips and adds them; `proving` lets
 no rule near a model before it has reproduced autograd's own gradients there; `per_example` is the slow way that is
-always right.
+always right, `compiled` what PyTorch's compiler makes of it for small models, if asked.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,10 +21,20 @@ from apportion.training.gradients.by_unit import UnitSums
 from apportion.training.gradients.per_example import per_example_gradients
 from apportion.training.gradients.prepared import Preparation, Prepared
 
-__all__ = ["Prepared", "clipped_sum", "clipped_sum_of_units", "per_example_gradients", "prepare", "trainable"]
+__all__ = [
+    "Prepared",
+    "clipped_sum",
+    "clipped_sum_of_units",
+    "compile_gradients",
+    "per_example_gradients",
+    "prepare",
+    "trainable",
+]
 
 # So that a loop over `clipped_sum` is as quick as one over `prepare`; an entry goes when its model goes.
 _PREPARATIONS: WeakKeyDictionary[torch.nn.Module, Preparation] = WeakKeyDictionary()
+# Models for which compiling was asked, and for how many rows.
+_COMPILED_ROWS: WeakKeyDictionary[torch.nn.Module, int] = WeakKeyDictionary()
 
 
 def trainable(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
@@ -35,9 +45,12 @@ def trainable(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     return per_example.trainable(model)
 
 
-def prepare(model: torch.nn.Module, loss: Callable[..., Tensor]) -> Prepared:
-    """For many batches of one model: `prepare(model, loss)` once, then `prepared(inputs, targets, clip)` for each."""
-    return Prepared(model, loss)
+def prepare(model: torch.nn.Module, loss: Callable[..., Tensor], compiled_rows: int | None = None) -> Prepared:
+    """For many batches of one model: `prepare(model, loss)` once, then `prepared(inputs, targets, clip)` for each.
+
+    With `compiled_rows` gradients are compiled, for so many examples at a time: see `compiled`.
+    """
+    return Prepared(model, loss, compiled_rows)
 
 
 def clipped_sum(
@@ -82,9 +95,20 @@ def clipped_sum_of_units(
     return units.result()
 
 
+def compile_gradients(model: torch.nn.Module, rows: int | None) -> None:
+    """From now on the model's gradients are computed by a compiled function, `rows` examples at a time; None: no more."""
+    if _COMPILED_ROWS.get(model) == rows:
+        return
+    _PREPARATIONS.pop(model, None)
+    if rows is None:
+        del _COMPILED_ROWS[model]
+    else:
+        _COMPILED_ROWS[model] = rows
+
+
 def preparation_of(model: torch.nn.Module) -> Preparation:
     """What is known about the model, made now if nothing is, or if the model has changed."""
     preparation = _PREPARATIONS.get(model)
     if preparation is None or not preparation.fits(model):
-        preparation = _PREPARATIONS[model] = Preparation(model)
+        preparation = _PREPARATIONS[model] = Preparation(model, _COMPILED_ROWS.get(model))
     return preparation

@@ -43,9 +43,12 @@ class AnyLayerCall:
     outputs: tuple[Tensor, ...]
     layout: AnyLayout
 
+    @property
+    def noted(self) -> tuple[Tensor, ...]:
+        return tuple([value for value in self.inputs if isinstance(value, Tensor)])
+
     def pieces(self, site: Site, gradients: Sequence[Tensor | None], examples: int) -> list[Piece]:
-        tensors = [value for value in self.inputs if isinstance(value, Tensor)]
-        if tuple(tensor._version for tensor in tensors) != self.versions:
+        if tuple(tensor._version for tensor in self.noted) != self.versions:
             raise RuleDoesNotApply(f"an input of {self.label!r} was modified in place after the layer used it")
         filled = [
             torch.zeros_like(output) if gradient is None else gradient
@@ -72,7 +75,7 @@ def noting_any_layer(recorder: Recorder, site: str, layer: torch.nn.Module, forw
         layout = (
             recorder.learn(site, _infer(inputs, traced, recorder.examples))
             if recorder.learning
-            else recorder.layouts[site]
+            else recorder.learnt(site)
         )
         if recorder.recording:
             kept = tuple(value.detach() if isinstance(value, Tensor) else value for value in inputs)

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -30,19 +30,37 @@ def trainable(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def in_every_place(model: torch.nn.Module, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Values of parameters and buffers, by the name of each place in the model where they stand, for `functional_call`.
-
-    Each place once: a module that stands under two names would not get its own values back. So with tie_weights=False.
-    """
+def places(model: torch.nn.Module) -> dict[str, str]:
+    """Each place in the model where a parameter or buffer stands, once → the name of what stands there."""
     names = {id(tensor): name for name, tensor in (*model.named_parameters(), *model.named_buffers())}
     found = {}
     for path, module in model.named_modules():
         for key, tensor in (*module._parameters.items(), *module._buffers.items()):
             name = None if tensor is None else names.get(id(tensor))
-            if name is not None and name in values:
-                found[f"{path}.{key}" if path else key] = values[name]
+            if name is not None:
+                found[f"{path}.{key}" if path else key] = name
     return found
+
+
+def in_every_place(model: torch.nn.Module, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Values of parameters and buffers, by the name of each place in the model where they stand, for `functional_call`.
+
+    Each place once: a module that stands under two names would not get its own values back. So with tie_weights=False.
+    """
+    return {place: values[name] for place, name in places(model).items() if name in values}
+
+
+def vectorised(model: torch.nn.Module, loss: PerExampleLoss) -> Callable[..., dict[str, Tensor]]:
+    """(values of the trainable parameters, inputs, targets) → gradients, one backward pass per example."""
+    where = places(model)
+
+    def loss_of_one(values: dict[str, Tensor], example: Tensor, target: Tensor) -> Tensor:
+        standing = {place: values[name] for place, name in where.items() if name in values}
+        outputs = functional_call(model, standing, (example.unsqueeze(0),), tie_weights=False)
+        return loss(outputs, target.unsqueeze(0)).squeeze(0)
+
+    made: Callable[..., dict[str, Tensor]] = vmap(grad(loss_of_one), in_dims=(None, 0, 0), randomness="different")
+    return made
 
 
 def per_example_gradients(
@@ -52,13 +70,7 @@ def per_example_gradients(
     parameters = {name: parameter.detach() for name, parameter in trainable(model).items()}
     if len(inputs) == 0:
         return PerExampleGradients(gradients={name: p.new_zeros((0, *p.shape)) for name, p in parameters.items()})
-
-    def loss_of_one(values: dict[str, Tensor], example: Tensor, target: Tensor) -> Tensor:
-        outputs = functional_call(model, in_every_place(model, values), (example.unsqueeze(0),), tie_weights=False)
-        return loss(outputs, target.unsqueeze(0)).squeeze(0)
-
-    vectorised: Callable[..., Any] = vmap(grad(loss_of_one), in_dims=(None, 0, 0), randomness="different")
-    return PerExampleGradients(gradients=vectorised(parameters, inputs, targets))
+    return PerExampleGradients(gradients=vectorised(model, loss)(parameters, inputs, targets))
 
 
 class _LossAndBackward(torch.nn.Module):
@@ -108,10 +120,11 @@ def clipped_sum_by_examples(
     """The oracle's clipped sum, a few examples at a time so that memory stays bounded."""
     entries = sum(parameter.numel() for parameter in trainable(model).values())
     at_once = max(1, HELD // max(1, entries))
-    total: ClippedSum | None = None
-    for start in range(0, max(1, len(inputs)), at_once):
-        rows = slice(start, start + at_once)
-        some = clip_and_sum(gradients_by_examples(model, loss, inputs[rows], targets[rows]), clip, clipping)
-        total = some if total is None else total.plus(some)
-    assert total is not None
-    return total
+    portions = [slice(start, start + at_once) for start in range(0, max(1, len(inputs)), at_once)]
+    return reduce(
+        ClippedSum.plus,
+        (
+            clip_and_sum(gradients_by_examples(model, loss, inputs[rows], targets[rows]), clip, clipping)
+            for rows in portions
+        ),
+    )

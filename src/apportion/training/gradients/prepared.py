@@ -1,9 +1,9 @@
 """A model and its loss, made ready for clipped sums of per-example gradients."""
 
 import warnings
-from collections.abc import Callable, Hashable, Mapping, MutableMapping
-from contextlib import nullcontext
-from functools import partial
+from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial, reduce
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -18,6 +18,7 @@ from apportion.training.gradients.attention import without_fast_path
 from apportion.training.gradients.by_layer import clip_pieces
 from apportion.training.gradients.by_unit import UnitSums
 from apportion.training.gradients.chain import find_chain
+from apportion.training.gradients.compiled import Compiled
 from apportion.training.gradients.per_example import clipped_sum_by_examples, gradients_by_examples, trainable
 from apportion.training.gradients.pieces import Piece, in_chunks
 from apportion.training.gradients.proving import Recipe, prove
@@ -27,6 +28,8 @@ from apportion.training.gradients.sites import Watch, find_sites
 from apportion.training.gradients.structure import Structure
 from apportion.training.losses import PerExampleLoss, per_example
 
+NOTED, LEAST = 2**26, 8  # bytes that layers note at a time, and examples that they note in any case
+
 Recipes = MutableMapping[Hashable, Recipe | None]
 R = TypeVar("R")
 
@@ -34,9 +37,11 @@ R = TypeVar("R")
 class Preparation:
     """What is known about a model's structure, without holding on to the model itself."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, compiled_rows: int | None = None) -> None:
+        """`compiled_rows`: how many rows at a time to compile for, if at all; see `compiled`."""
         keep_freed_memory()
         self.parameters = trainable(model)
+        self.compiled = None if compiled_rows is None else Compiled(self.parameters, compiled_rows)
         self.sites = {site.name: site for site in find_sites(model)}
         self.structure = Structure(model)
         self.chain = find_chain(model, self.sites.values())
@@ -62,15 +67,12 @@ class Preparation:
         clip = _checks.positive("clip", clip)
         if inputs.shape[0] == 0:
             return self._of_pieces([], 0, clip, clipping)
-        compute = self._per_example(loss)
-        recipe = self._recipe(model, loss, compute, inputs, targets)
-        if recipe is not None:
-            try:
-                use = partial(self._of_pieces, clip=clip, clipping=clipping)
-                return self._by_rules(recipe, model, compute, inputs, targets, use)
-            except RuleDoesNotApply:
-                pass  # this batch made the model do something else than what was proved
-        return clipped_sum_by_examples(model, compute, inputs, targets, clip, clipping)
+        compute, use = self._per_example(loss), partial(self._of_pieces, clip=clip, clipping=clipping)
+
+        def slowly(inputs: Tensor, targets: Tensor) -> ClippedSum:
+            return clipped_sum_by_examples(model, compute, inputs, targets, clip, clipping)
+
+        return reduce(ClippedSum.plus, self._portions(model, loss, inputs, targets, use, slowly))
 
     def add_to_units(
         self, units: UnitSums, model: torch.nn.Module, loss: Callable[..., Tensor], inputs: Tensor, targets: Tensor
@@ -78,16 +80,44 @@ class Preparation:
         """The next records of a batch, to the units they belong to."""
         if inputs.shape[0] == 0:
             return
-        compute = self._per_example(loss)
-        recipe = self._recipe(model, loss, compute, inputs, targets)
-        if recipe is not None:
-            try:
-                self._by_rules(recipe, model, compute, inputs, targets, units.add_pieces)
-                return
-            except RuleDoesNotApply:
-                pass  # raised before the first gradient is added
-        for rows in in_chunks(torch.arange(len(inputs)), units.at_once):
-            units.add(gradients_by_examples(model, compute, inputs[rows], targets[rows]).gradients, len(rows))
+
+        def slowly(inputs: Tensor, targets: Tensor) -> None:
+            for rows in in_chunks(torch.arange(len(inputs)), units.at_once):
+                built = gradients_by_examples(model, self._per_example(loss), inputs[rows], targets[rows])
+                units.add(built.gradients, len(rows))
+
+        for _ in self._portions(model, loss, inputs, targets, units.add_pieces, slowly):
+            pass  # it is in the units
+
+    def _portions(
+        self,
+        model: torch.nn.Module,
+        loss: Callable[..., Tensor],
+        inputs: Tensor,
+        targets: Tensor,
+        use: Callable[[list[Piece], int], R],
+        otherwise: Callable[[Tensor, Tensor], R],
+    ) -> Iterator[R]:
+        """What `use` makes of the pieces of every portion of a batch, one after the other, in the quickest way there is.
+
+        Where the rules do not apply, `otherwise` gets the portion; `use` has seen nothing of it then.
+        """
+        compute, key = self._per_example(loss), self._key(model, loss, inputs, targets)
+        recipe = self._recipe(key, model, compute, inputs, targets)
+        if self.compiled is not None and (recipe is None or not recipe.chained):  # a chain is quicker as it is
+            for piece, examples in self.compiled.pieces(key, model, compute, inputs, targets):
+                with torch.no_grad(), _in_full_precision(inputs.device.type):
+                    made = use([piece], examples)
+                yield made
+        elif recipe is None:
+            yield otherwise(inputs, targets)
+        else:
+            for part in _in_portions(inputs, targets, recipe):
+                try:
+                    made = self._by_rules(recipe, model, compute, *part, use)
+                except RuleDoesNotApply:  # this batch made the model do something else than what was proved
+                    made = otherwise(*part)
+                yield made
 
     def _per_example(self, loss: Callable[..., Tensor]) -> PerExampleLoss:
         compute = self._losses.get(loss)
@@ -95,16 +125,11 @@ class Preparation:
             compute = self._losses[loss] = per_example(loss)
         return compute
 
-    def _recipe(
-        self,
-        model: torch.nn.Module,
-        loss: Callable[..., Tensor],
-        compute: PerExampleLoss,
-        inputs: Tensor,
-        targets: Tensor,
-    ) -> Recipe | None:
-        """What was proved for such batches, by shape and dtype alone, proving it if this is the first one."""
-        key = (
+    def _key(
+        self, model: torch.nn.Module, loss: Callable[..., Tensor], inputs: Tensor, targets: Tensor
+    ) -> tuple[Hashable, ...]:
+        """What a batch has in common with those that are treated like it: shapes and types, never values."""
+        return (
             loss,
             inputs.shape[1:],
             inputs.dtype,
@@ -114,6 +139,11 @@ class Preparation:
             model.training,
             tuple([module.training for module in self.structure.modules]),
         )
+
+    def _recipe(
+        self, key: Hashable, model: torch.nn.Module, compute: PerExampleLoss, inputs: Tensor, targets: Tensor
+    ) -> Recipe | None:
+        """What was proved for such batches, proving it if this is the first one."""
         if key not in self.recipes:
             try:
                 self.recipes[key] = prove(model, compute, list(self.sites.values()), self.chain, inputs, targets)
@@ -129,7 +159,7 @@ class Preparation:
             warnings.warn(
                 f"no example's loss depends on {names}: they will receive noise only; freeze them with "
                 "requires_grad_(False), or use them",
-                stacklevel=5,
+                stacklevel=6,
             )
 
     def _by_rules(
@@ -157,9 +187,7 @@ class Preparation:
                     raise RuleDoesNotApply("the model called its layers in another order than before")
                 edges = [edge for call in recorder.calls for edge in call.edges]
                 gradients = torch.autograd.grad(losses, edges, torch.ones_like(losses), allow_unused=True)
-            device = inputs.device.type
-            in_full = torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
-            with torch.no_grad(), in_full:
+            with torch.no_grad(), _in_full_precision(inputs.device.type):
                 return use(self._pieces(recorder, list(gradients)), examples)
         finally:
             recorder.begin(0)  # holds nothing between calls
@@ -191,6 +219,19 @@ class Preparation:
         return clip_pieces(pieces, self.parameters, examples, clip, clipping)
 
 
+def _in_portions(inputs: Tensor, targets: Tensor, recipe: Recipe) -> list[tuple[Tensor, Tensor]]:
+    """On a processor, as many examples at a time as note `NOTED` bytes: more take memory, and time, because what is noted
+    has left the cache when it is needed. A public number, and a power of two, so that it does not waver."""
+    at_once = max(LEAST, 1 << (NOTED // max(1, recipe.bytes_per_example)).bit_length() >> 1)
+    if inputs.shape[0] <= at_once or recipe.chained or inputs.device.type != "cpu":
+        return [(inputs, targets)]
+    return list(zip(torch.split(inputs, at_once), torch.split(targets, at_once), strict=True))
+
+
+def _in_full_precision(device: str) -> AbstractContextManager[object]:
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+
+
 class Prepared:
     """`prepared(inputs, targets, clip)` → `ClippedSum`.
 
@@ -198,9 +239,9 @@ class Prepared:
     model's modules, or of which parameters are trainable, asks for a new `Prepared`.
     """
 
-    def __init__(self, model: torch.nn.Module, loss: Callable[..., Tensor]) -> None:
+    def __init__(self, model: torch.nn.Module, loss: Callable[..., Tensor], compiled_rows: int | None = None) -> None:
         self.model, self.loss = model, loss
-        self._preparation = Preparation(model)
+        self._preparation = Preparation(model, compiled_rows)
 
     @property
     def recipes(self) -> Recipes:

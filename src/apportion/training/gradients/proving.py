@@ -7,7 +7,7 @@ weights used outside their layer, layers that see examples in another place than
 when run again, and rules that are wrong. A model that fails goes to the fallback, which is slow and right.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +48,8 @@ ATTEMPTS = (Attempt(True, True), Attempt(True, False), Attempt(False, True), Att
 class Recipe:
     """What was proved: the rules are right when the model makes these calls, with the examples in these places.
 
-    `chained`: the model may as well be run as a chain.
+    `chained`: the model may as well be run as a chain. `bytes_per_example`: of what layers note, and of the gradients that
+    they wait for, all of it held at the same time.
     """
 
     channels_last: bool
@@ -57,6 +58,7 @@ class Recipe:
     changed_in_place: frozenset[str]
     without_gradient: tuple[str, ...]
     chained: bool
+    bytes_per_example: int
 
 
 class NotFinite(Exception):
@@ -86,35 +88,40 @@ class _Comparison(torch.nn.Module):
             true = _true_gradients(losses, values)
             edges = [edge for call in recorder.calls for edge in call.edges]
             at_edges = list(torch.autograd.grad(losses.sum(), edges, allow_unused=True)) if edges else []
-        tolerance = self._tolerance(losses, values)
+        held = {tensor.data_ptr(): tensor.nbytes for call in recorder.calls for tensor in call.noted}
+        held |= {gradient.data_ptr(): gradient.nbytes for gradient in at_edges if gradient is not None}
+        allowed = tolerance([losses, *values.values()], losses.device)
         with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
             pieces: list[Piece] = []
             for site, call in zip(recorder.sites, recorder.calls, strict=True):
                 own, at_edges = at_edges[: len(call.edges)], at_edges[len(call.edges) :]
                 pieces += call.pieces(sites[site], own, examples)
             ours = instantiated(pieces, torch.arange(examples))
-            if not _agree(true, ours, tolerance) or not _norms_agree(pieces, ours, values, tolerance):
+            if not agree(true, ours, allowed) or not _norms_agree(pieces, ours, values, allowed):
                 return None
-        chained = self._chained(inputs, targets, true, tolerance)
+        chained = self._chained(inputs, targets, true, allowed)
         silent = tuple(name for name, gradient in true.items() if gradient is None)
         calls = tuple(call.label for call in recorder.calls)
-        return Recipe(channels_last, calls, recorder.layouts, recorder.changed_in_place(), silent, chained)
+        each = -(-sum(held.values()) // examples)
+        return Recipe(channels_last, calls, recorder.layouts, recorder.changed_in_place(), silent, chained, each)
 
-    def _chained(self, inputs: Tensor, targets: Tensor, true: Mapping[str, Tensor | None], tolerance: float) -> bool:
+    def _chained(self, inputs: Tensor, targets: Tensor, true: Mapping[str, Tensor | None], allowed: float) -> bool:
         """Whether the model, run as a chain, says the same."""
         if self.chain is None or not self.chain.is_plain() or torch.is_autocast_enabled(inputs.device.type):
             return False
         with suppress(Exception):  # whatever it objects to, the model can be run as it is
             pieces = self.chain.pieces(self.loss, inputs, targets)
             with torch.no_grad():
-                return _agree(true, instantiated(pieces, torch.arange(len(inputs))), tolerance)
+                return agree(true, instantiated(pieces, torch.arange(len(inputs))), allowed)
         return False
 
-    def _tolerance(self, losses: Tensor, values: Mapping[str, Tensor]) -> float:
-        dtypes = {losses.dtype, *(value.dtype for value in values.values())}
-        if torch.is_autocast_enabled(losses.device.type):
-            dtypes.add(torch.bfloat16)
-        return max(TOLERANCE.get(dtype, 1e-3) for dtype in dtypes)
+
+def tolerance(tensors: Iterable[Tensor], device: torch.device) -> float:
+    """By how much gradients may differ, relatively, that were computed from such tensors."""
+    dtypes = {tensor.dtype for tensor in tensors}
+    if torch.is_autocast_enabled(device.type):
+        dtypes.add(torch.bfloat16)
+    return max(TOLERANCE.get(dtype, 1e-3) for dtype in dtypes)
 
 
 def prove(
@@ -149,10 +156,10 @@ def _prove(
 ) -> Recipe | None:
     comparison = _Comparison(model, loss, sites, chain)
     for kind in ATTEMPTS:
-        values = _values(model, moved=kind.moved)
+        values = values_near(model, moved=kind.moved)
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         named = {f"model.{name}": value for name, value in in_every_place(model, {**values, **buffers}).items()}
-        x, y = _random_examples(inputs, targets, normal=kind.normal)
+        x, y = random_examples(inputs, targets, normal=kind.normal)
         with torch.random.fork_rng(), torch.enable_grad(), without_fast_path():
             try:
                 recipe: Recipe | None = functional_call(
@@ -164,10 +171,12 @@ def _prove(
     return None
 
 
-def _random_examples(inputs: Tensor, targets: Tensor, *, normal: bool) -> tuple[Tensor, Tensor]:
-    """A few examples that share only shape and dtype with the given ones: whole numbers are 0 or 1."""
-    # A number that no other axis has makes it plain by shape where the examples are.
-    count = next((n for n in EXAMPLES if n not in inputs.shape[1:]), EXAMPLES[0])
+def random_examples(
+    inputs: Tensor, targets: Tensor, *, normal: bool, count: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """A few examples, or `count`, that share only shape and dtype with the given ones: whole numbers are 0 or 1."""
+    if count is None:  # a number that no other axis has makes it plain by shape where the examples are
+        count = next((n for n in EXAMPLES if n not in inputs.shape[1:]), EXAMPLES[0])
     generator = torch.Generator().manual_seed(0)
 
     def like(tensor: Tensor, draw: Callable[..., Tensor]) -> Tensor:
@@ -179,7 +188,8 @@ def _random_examples(inputs: Tensor, targets: Tensor, *, normal: bool) -> tuple[
     return like(inputs, torch.randn if normal else torch.rand), like(targets, torch.rand)
 
 
-def _values(model: torch.nn.Module, *, moved: bool) -> dict[str, Tensor]:
+def values_near(model: torch.nn.Module, *, moved: bool) -> dict[str, Tensor]:
+    """The trainable parameters, copied, and moved a little or not."""
     generator = torch.Generator().manual_seed(0)
     values = {}
     for name, parameter in model.named_parameters():
@@ -204,7 +214,8 @@ def _true_gradients(losses: Tensor, values: Mapping[str, Tensor]) -> dict[str, T
     return true
 
 
-def _agree(true: Mapping[str, Tensor | None], ours: Mapping[str, Tensor], tolerance: float) -> bool:
+def agree(true: Mapping[str, Tensor | None], ours: Mapping[str, Tensor], tolerance: float) -> bool:
+    """Whether gradients are the same, parameter by parameter; raises `NotFinite` if fewer than two examples can tell."""
     rows = [as_rows(gradient) for gradient in true.values() if gradient is not None]
     if not rows:
         return not ours

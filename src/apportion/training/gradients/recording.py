@@ -58,6 +58,8 @@ class Call(Protocol):
     def label(self) -> str: ...
     @property
     def edges(self) -> tuple[GradientEdge, ...]: ...
+    @property
+    def noted(self) -> tuple[Tensor, ...]: ...
     def pieces(self, site: Site, gradients: Sequence[Tensor | None], examples: int) -> list[Piece]: ...
 
 
@@ -78,6 +80,10 @@ class LayerCall(NamedTuple):
     edges: tuple[GradientEdge, ...]
     layout: Layout
     blocks: Blocks | None
+
+    @property
+    def noted(self) -> tuple[Tensor, ...]:
+        return (self.inputs,)
 
     def pieces(self, site: Site, gradients: Sequence[Tensor | None], examples: int) -> list[Piece]:
         if self.inputs._version != self.version:
@@ -156,9 +162,7 @@ class Recorder:
         if not torch.is_grad_enabled():
             return output
         label = site + label if label else site
-        layout = (
-            self.learn(label, infer_layout(inputs, output, self.examples)) if self.learning else self.layouts[label]
-        )
+        layout = self.learn(label, infer_layout(inputs, output, self.examples)) if self.learning else self.learnt(label)
         if layout.shared:
             output = output.expand(self.examples, *output.shape[output.dim() > 0 and output.shape[0] == 1 :])
         if self.learning or not output.requires_grad:
@@ -189,6 +193,11 @@ class Recorder:
     def changed_in_place(self) -> frozenset[str]:
         """Whose outputs the model changed after the layer had returned them."""
         return frozenset(label for label, output, version in self._outputs if output._version != version)
+
+    def learnt(self, label: str) -> Any:
+        if label not in self.layouts:
+            raise RuleDoesNotApply(f"{label!r} was not called before")
+        return self.layouts[label]
 
     def learn(self, label: str, layout: Any) -> Any:
         if self.layouts.setdefault(label, layout) != layout:
