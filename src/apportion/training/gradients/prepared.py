@@ -28,7 +28,7 @@ from apportion.training.gradients.sites import Watch, find_sites
 from apportion.training.gradients.structure import Structure
 from apportion.training.losses import PerExampleLoss, per_example
 
-NOTED, LEAST = 2**26, 8  # bytes that layers note at a time, and examples that they note in any case
+NOTED, LEAST = 5 * 2**24, 8  # bytes that layers note at a time, and examples that they note in any case
 
 Recipes = MutableMapping[Hashable, Recipe | None]
 R = TypeVar("R")
