@@ -113,3 +113,28 @@ def test_token_inputs_and_float_targets_are_tried_with_their_own_types() -> None
     tokens = nn.Sequential(nn.Embedding(50, 4), nn.Flatten(), nn.Linear(4 * 7, 3))
     check(tokens, x=torch.zeros(10, 7, dtype=torch.int64))
     check(nn.Linear(6, 2), nn.MSELoss(), y=torch.zeros(10, 2))
+
+
+class Counts(nn.Module):
+    """Does something else from its hundredth pass on."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.layer, self.kind, self.calls, self.seen, self.cached = nn.Linear(6, 3), kind, 0, [], None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.cached = 1 if self.kind == "cache" else None
+        self.calls += self.kind == "number"
+        self.seen += [None] * (self.kind == "list")
+        outputs = self.layer(inputs)
+        return outputs if self.calls + len(self.seen) < 100 else -outputs
+
+
+@pytest.mark.parametrize(("kind", "attribute"), [("number", "calls"), ("list", "seen")])
+def test_a_model_that_counts_its_passes_is_refused_because_their_number_is_private(kind: str, attribute: str) -> None:
+    with pytest.raises(IncompatibleModel, match=f"^{attribute} changes in every forward pass"):
+        check(Counts(kind))
+
+
+def test_a_cache_that_is_filled_once_is_fine() -> None:
+    check(Counts("cache"))

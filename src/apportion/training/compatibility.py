@@ -3,7 +3,7 @@
 import copy
 import inspect
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 
 import numpy as np
@@ -113,6 +113,7 @@ def _experiment(model: torch.nn.Module, loss: PerExampleLoss, inputs: Tensor, ta
         examples, labels = random_examples(model, inputs, targets)
         return (
             _changing_buffers(model, examples)
+            + _changing_values(model, examples)
             + _mixing(model, loss, examples, labels, random_examples(model, inputs, targets, seed=5)[0])
             + _remembering(model, loss, examples, labels)
         )
@@ -125,6 +126,30 @@ def _changing_buffers(model: torch.nn.Module, examples: Tensor) -> list[str]:
     return [
         f"buffer {name} changes in the forward pass, outside the private path: make it constant" for name in changed
     ]
+
+
+def _changing_values(model: torch.nn.Module, examples: Tensor) -> list[str]:
+    """Not those that the first pass changes and the second does not, as a cache that is filled once."""
+    before = _plain_values(model)
+    model(examples)
+    changed = [name for name, value in _plain_values(model).items() if before.get(name) != value]
+    return [
+        f"{name} changes in every forward pass, and how many there are in a step depends on the number of records, which is "
+        "private: count steps outside the model"
+        for name in changed
+    ]
+
+
+def _plain_values(model: torch.nn.Module) -> dict[str, object]:
+    """Numbers, texts and lengths among the attributes of all modules."""
+    found: dict[str, object] = {}
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, bool | int | float | str):
+                found[f"{path}.{name}" if path else name] = repr(value)  # NaN is itself then
+            elif isinstance(value, Sized) and not isinstance(value, Tensor | torch.nn.Module):
+                found[f"{path}.{name}" if path else name] = len(value)
+    return found
 
 
 def _buffers(model: torch.nn.Module) -> dict[str, Tensor]:

@@ -81,18 +81,18 @@ def make_ready(
             check_labels(name, model, compute, records.like[0], labels)
     if compile and isinstance(plan, NonPrivatePlan):
         raise InvalidArgument("compile=True compiles private gradients: compile the model of a baseline yourself")
-    rows = _rows_at_once(plan, model) if compile else None
-    compile_gradients(model, rows)
+    compile_gradients(model, None)
     made = compatibility.make_optimizer(optimizer, model)
     if not isinstance(plan, NonPrivatePlan):
         if compile:
-            _try_compiled(model, compute, records)
+            rows = _rows_at_once(plan, model)
+            _compile(model, compute, records, rows)
         self_test(model, compute, made, *records.like, plan.noise, plan.clipping, plan.unit)
     at_once = memory.physical_batch(
         model, _work(model, compute, plan, compile), records.like, most=max_physical_batch, limit=memory_limit
     )
-    if rows is not None:
-        compile_gradients(model, min(rows, at_once))
+    if compile and at_once < rows:
+        _compile(model, compute, records, at_once)
     chosen = Steering(model, compute, made, plan, at_once=at_once, **steering)
     return Ready(
         model=model,
@@ -140,10 +140,15 @@ def _rows_at_once(plan: Plan, model: torch.nn.Module) -> int:
     return rows_for(nominal if isinstance(batching, Shuffle) else nominal + 3 * math.sqrt(nominal), trainable(model))
 
 
-def _try_compiled(model: torch.nn.Module, loss: PerExampleLoss, records: Records) -> None:
-    """As training will use it: what cannot be compiled is refused now."""
-    with compatibility.isolated(model):
-        clipped_sum(model, loss, *compatibility.random_examples(model, *records.like), clip=1.0)
+def _compile(model: torch.nn.Module, loss: PerExampleLoss, records: Records, rows: int) -> None:
+    """And try it, as training will use it: what cannot be compiled is refused now."""
+    compile_gradients(model, rows)
+    try:
+        with compatibility.isolated(model):
+            clipped_sum(model, loss, *compatibility.random_examples(model, *records.like), clip=1.0)
+    except BaseException:
+        compile_gradients(model, None)
+        raise
 
 
 def _work(

@@ -101,7 +101,7 @@ def compile_gradients(model: torch.nn.Module, rows: int | None) -> None:
         return
     _PREPARATIONS.pop(model, None)
     if rows is None:
-        del _COMPILED_ROWS[model]
+        del _COMPILED_ROWS[model]  # it is there, or `get` would have said None
     else:
         _COMPILED_ROWS[model] = rows
 

@@ -25,7 +25,7 @@ from apportion.training.gradients.recording import Site
 from apportion.training.gradients.registry import RuleDoesNotApply
 from apportion.training.losses import PerExampleLoss
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Chain:
@@ -48,7 +48,7 @@ class Chain:
             attributes = vars(module)
             if type(module).forward is not forward or "forward" in attributes:  # type: ignore[union-attr]
                 return False
-            if any(map(attributes.__getitem__, _HOOKS)):
+            if any(map(attributes.__getitem__, HOOKS)):
                 return False
         return not _has_any_global_hook()  # type: ignore[no-untyped-call]
 

@@ -16,16 +16,17 @@ from types import FunctionType
 import torch
 from torch import Tensor
 
-from apportion.errors import IncompatibleModel
+from apportion.errors import IncompatibleModel, InvalidArgument, RunError
 from apportion.training.clipping import as_rows
 from apportion.training.gradients.blocks import weighted_rows
+from apportion.training.gradients.chain import HOOKS
 from apportion.training.gradients.per_example import HELD, vectorised
 from apportion.training.gradients.pieces import Part, row_norms, zeroed
 from apportion.training.gradients.proving import ATTEMPTS, NotFinite, agree, random_examples, tolerance, values_near
 from apportion.training.gradients.registry import wide
 from apportion.training.losses import PerExampleLoss
 
-Function = Callable[[torch.nn.Module, dict[str, Tensor], Tensor, Tensor], Tensor]
+Function = Callable[[torch.nn.Module, dict[str, Tensor], Tensor, Tensor], tuple[Tensor, Tensor]]
 MULTIPLE = 16  # of which there are so many rows: full vectors
 
 
@@ -39,6 +40,8 @@ class Compiled:
     """Compiles once for every kind of batch, which `key` tells; what it makes is tried on random examples before."""
 
     def __init__(self, parameters: Mapping[str, Tensor], rows: int) -> None:
+        if not hasattr(torch.compiler, "set_stance"):
+            raise InvalidArgument("compile=True needs PyTorch 2.6 or later")
         self.rows = rows
         self._parameters = parameters
         self._parts = tuple([Part(name, parameter.shape) for name, parameter in parameters.items()])
@@ -46,22 +49,44 @@ class Compiled:
 
     def pieces(
         self, key: Hashable, model: torch.nn.Module, loss: PerExampleLoss, inputs: Tensor, targets: Tensor
-    ) -> Iterator[tuple["OneMatrix", int]]:
-        """One for each portion of the batch, and how many examples that has."""
-        if key not in self._functions:
-            self._functions[key] = self._proved(model, loss, inputs, targets)
-        function, values = self._functions[key], {name: p.detach() for name, p in self._parameters.items()}
+    ) -> Iterator["OneMatrix"]:
+        """One for each portion of the batch."""
+        key = key, _hooks(model)
+        values = {name: parameter.detach() for name, parameter in self._parameters.items()}
         for start in range(0, inputs.shape[0], self.rows):
             some = slice(start, start + self.rows)
-            examples = inputs[some].shape[0]
-            with torch.no_grad():
-                gradients = function(model, values, self._filled_up(inputs[some]), self._filled_up(targets[some]))
-            yield OneMatrix(self._parts, gradients[:examples]), examples
+            filled = self._filled_up(inputs[some]), self._filled_up(targets[some])
+            yield OneMatrix(self._parts, self._gradients(key, model, loss, values, *filled)[: len(inputs[some])])
+
+    def _gradients(
+        self,
+        key: Hashable,
+        model: torch.nn.Module,
+        loss: PerExampleLoss,
+        values: dict[str, Tensor],
+        inputs: Tensor,
+        targets: Tensor,
+    ) -> Tensor:
+        """Nothing is compiled here, on private data: only what was proved is run."""
+        if key in self._functions:
+            try:
+                return _run(self._functions[key], model, values, inputs, targets)
+            except RuntimeError:
+                del self._functions[key]  # if the model has changed since, it is compiled and proved again
+        self._functions[key] = self._proved(model, loss, inputs, targets)
+        try:
+            return _run(self._functions[key], model, values, inputs, targets)
+        except RuntimeError as error:
+            raise RunError(
+                "compile=True: the compiled gradients fail on these records; a label or token out of range may be why"
+            ) from error
 
     def _filled_up(self, tensor: Tensor) -> Tensor:
-        if tensor.shape[0] == self.rows:
-            return tensor
-        return tensor[torch.arange(self.rows, device=tensor.device) % tensor.shape[0]]
+        """`rows` rows, in memory of their own that is always laid out alike: strides are compiled in, too."""
+        filled = tensor.new_empty((self.rows, *tensor.shape[1:]))
+        filled[: len(tensor)] = tensor
+        filled[len(tensor) :] = tensor[:1]
+        return filled
 
     def _proved(self, model: torch.nn.Module, loss: PerExampleLoss, inputs: Tensor, targets: Tensor) -> Function:
         """Of the given examples only shapes and types are used."""
@@ -71,17 +96,17 @@ class Compiled:
             x, y = random_examples(inputs, targets, normal=kind.normal, count=self.rows)
             try:
                 with torch.no_grad(), torch.random.fork_rng(), _quietly():
-                    found = function(model, values, x, y).double()
-                    expected = {name: g.double() for name, g in vectorised(model, loss)(values, x, y).items()}
+                    found = OneMatrix(self._parts, function(model, values, x, y)[0])
+                    gradients, losses = vectorised(model, loss)(values, x, y)
             except Exception as error:
                 first = next(iter(str(error).strip().splitlines()), "")
                 raise IncompatibleModel(
                     [f"compile=True: PyTorch cannot compile this model with its loss ({type(error).__name__}: {first})"]
                 ) from error
-            split = found.split_with_sizes([part.shape.numel() for part in self._parts], dim=1)
-            own = {part.name: rows.reshape(-1, *part.shape) for part, rows in zip(self._parts, split, strict=True)}
+            expected = {name: gradient.double() for name, gradient in gradients.items()}
+            own = {part.name: rows for part, rows in found.instantiate(torch.arange(self.rows)).items()}
             try:
-                if agree(expected, own, tolerance(values.values(), inputs.device)):
+                if agree(expected, own, tolerance([*values.values(), losses], inputs.device)):
                     return function
             except NotFinite:
                 continue
@@ -93,11 +118,26 @@ class Compiled:
         raise IncompatibleModel(["compile=True: on random data the model has no finite gradients to compare with"])
 
 
+def _run(
+    function: Function, model: torch.nn.Module, values: dict[str, Tensor], inputs: Tensor, targets: Tensor
+) -> Tensor:
+    with torch.no_grad(), torch.compiler.set_stance("fail_on_recompile"):
+        return function(model, values, inputs, targets)[0]
+
+
+def _hooks(model: torch.nn.Module) -> tuple[int, ...]:
+    """What distinguishes the hooks of its modules from any others: compiled code does not look whether they changed."""
+    return tuple([number for module in model.modules() for hooks in HOOKS for number in vars(module)[hooks]])
+
+
 class OneMatrix:
     """All parameters' gradients as one matrix: (examples, entries of all parts, one part after the other)."""
 
     def __init__(self, parts: tuple[Part, ...], rows: Tensor) -> None:
         self.parts, self._rows = parts, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -114,13 +154,18 @@ class OneMatrix:
 
     def _apart(self, entries: Tensor) -> dict[Part, Tensor]:
         split = entries.split_with_sizes([part.shape.numel() for part in self.parts], dim=-1)
-        return {part: some.reshape(*some.shape[:-1], *part.shape) for part, some in zip(self.parts, split, strict=True)}
+        return {
+            part: some.reshape((*some.shape[:-1], *part.shape)) for part, some in zip(self.parts, split, strict=True)
+        }
 
 
 def _compiled(loss: PerExampleLoss) -> Function:
-    def one_matrix(model: torch.nn.Module, values: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
-        gradients = vectorised(model, loss)(values, inputs, targets)
-        return torch.cat([wide(as_rows(gradients[name])) for name in values], dim=1)
+    def one_matrix(
+        model: torch.nn.Module, values: dict[str, Tensor], inputs: Tensor, targets: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        gradients, losses = vectorised(model, loss)(values, inputs, targets)
+        # The losses too: what nobody asks for is not computed, nor are labels out of range found that way.
+        return torch.cat([wide(as_rows(gradients[name])) for name in values], dim=1), losses
 
     # PyTorch keeps what it compiled with the code object, a few for each; so every model gets one of its own.
     own = FunctionType(one_matrix.__code__.replace(), globals(), "one_matrix", None, one_matrix.__closure__)

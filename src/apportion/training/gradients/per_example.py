@@ -7,7 +7,7 @@ from functools import reduce
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, grad_and_value, vmap
 
 from apportion.clipping import Clipping
 from apportion.training.clipping import ClippedSum, PerExampleGradients, clip_and_sum
@@ -50,8 +50,8 @@ def in_every_place(model: torch.nn.Module, values: Mapping[str, Tensor]) -> dict
     return {place: values[name] for place, name in places(model).items() if name in values}
 
 
-def vectorised(model: torch.nn.Module, loss: PerExampleLoss) -> Callable[..., dict[str, Tensor]]:
-    """(values of the trainable parameters, inputs, targets) → gradients, one backward pass per example."""
+def vectorised(model: torch.nn.Module, loss: PerExampleLoss) -> Callable[..., tuple[dict[str, Tensor], Tensor]]:
+    """(values of the trainable parameters, inputs, targets) → gradients and losses, one backward pass per example."""
     where = places(model)
 
     def loss_of_one(values: dict[str, Tensor], example: Tensor, target: Tensor) -> Tensor:
@@ -59,7 +59,8 @@ def vectorised(model: torch.nn.Module, loss: PerExampleLoss) -> Callable[..., di
         outputs = functional_call(model, standing, (example.unsqueeze(0),), tie_weights=False)
         return loss(outputs, target.unsqueeze(0)).squeeze(0)
 
-    made: Callable[..., dict[str, Tensor]] = vmap(grad(loss_of_one), in_dims=(None, 0, 0), randomness="different")
+    made: Callable[..., tuple[dict[str, Tensor], Tensor]]
+    made = vmap(grad_and_value(loss_of_one), in_dims=(None, 0, 0), randomness="different")
     return made
 
 
@@ -70,7 +71,7 @@ def per_example_gradients(
     parameters = {name: parameter.detach() for name, parameter in trainable(model).items()}
     if len(inputs) == 0:
         return PerExampleGradients(gradients={name: p.new_zeros((0, *p.shape)) for name, p in parameters.items()})
-    return PerExampleGradients(gradients=vectorised(model, loss)(parameters, inputs, targets))
+    return PerExampleGradients(gradients=vectorised(model, loss)(parameters, inputs, targets)[0])
 
 
 class _LossAndBackward(torch.nn.Module):

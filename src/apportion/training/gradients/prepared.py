@@ -105,9 +105,9 @@ class Preparation:
         compute, key = self._per_example(loss), self._key(model, loss, inputs, targets)
         recipe = self._recipe(key, model, compute, inputs, targets)
         if self.compiled is not None and (recipe is None or not recipe.chained):  # a chain is quicker as it is
-            for piece, examples in self.compiled.pieces(key, model, compute, inputs, targets):
+            for piece in self.compiled.pieces(key, model, compute, inputs, targets):
                 with torch.no_grad(), _in_full_precision(inputs.device.type):
-                    made = use([piece], examples)
+                    made = use([piece], len(piece))
                 yield made
         elif recipe is None:
             yield otherwise(inputs, targets)
