@@ -11,7 +11,7 @@ from apportion.training.gradients.pieces import Part, in_chunks, row_norms, zero
 
 # A built gradient may be this many times as large as the two tensors it is built from; beyond, the Gram matrices are
 # cheaper, because fresh memory for large built gradients costs as much as computing them.
-BUILD_UP_TO = 1.5
+BUILD_UP_TO = 1.75
 
 # Terms of one example, of lengths that add up to at most L, may cancel to a gradient of norm N. A norm taken from Gram
 # matrices is then good to about eps·(L/N)², and a sum, whose partial sums may be as long as L, to about √T·eps·L/N. So
