@@ -275,8 +275,8 @@ def serve(name: str, workload: str, threads: int) -> None:
 def main() -> None:
     warnings.simplefilter("ignore")
     name = sys.argv[1]
-    if name.startswith("opacus-"):
-        import opacus  # noqa: F401 - imported here so that children need not
+    if name.startswith("opacus-"):  # imported here so that children need not
+        import opacus  # noqa: F401
     else:
         import apportion.training  # noqa: F401
     while line := sys.stdin.readline().split():

@@ -130,6 +130,7 @@ def _changing_buffers(model: torch.nn.Module, examples: Tensor) -> list[str]:
 
 def _changing_values(model: torch.nn.Module, examples: Tensor) -> list[str]:
     """Not those that the first pass changes and the second does not, as a cache that is filled once."""
+    model(examples)
     before = _plain_values(model)
     model(examples)
     changed = [name for name, value in _plain_values(model).items() if before.get(name) != value]
@@ -277,6 +278,18 @@ def _place(model: torch.nn.Module) -> tuple[torch.device, torch.dtype]:
 def isolated(model: torch.nn.Module) -> Iterator[None]:
     """Leave the global random states and the model's buffers as they were."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with random_states_restored():
+        try:
+            yield
+        finally:
+            for name, buffer in model.named_buffers():
+                if name in buffers:
+                    buffer.copy_(buffers[name])
+
+
+@contextmanager
+def random_states_restored() -> Iterator[None]:
+    """Of what a model may draw from."""
     numpy_state, python_state = np.random.get_state(), random.getstate()
     with torch.random.fork_rng():
         try:
@@ -284,6 +297,17 @@ def isolated(model: torch.nn.Module) -> Iterator[None]:
         finally:
             np.random.set_state(numpy_state)
             random.setstate(python_state)
-            for name, buffer in model.named_buffers():
-                if name in buffers:
-                    buffer.copy_(buffers[name])
+
+
+@contextmanager
+def unknown_seeds() -> Iterator[None]:
+    """Whatever a model draws inside, as dropout does, comes of seeds that nobody knows; the states before come back.
+
+    A step with n records draws so many random numbers that with one record less all others would get other ones. To
+    whoever does not know the seed they are as good; whoever does would see all gradients change.
+    """
+    with random_states_restored():
+        torch.seed()
+        np.random.seed()
+        random.seed()
+        yield

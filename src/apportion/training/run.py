@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -17,7 +18,7 @@ from apportion.plan import NonPrivatePlan, Slot
 from apportion.randomness import RandomStream
 from apportion.training import guard
 from apportion.training.checkpoint import Checkpoint
-from apportion.training.compatibility import OptimizerFactory
+from apportion.training.compatibility import OptimizerFactory, unknown_seeds
 from apportion.training.export import weights_file
 from apportion.training.finished import FinishedRun
 from apportion.training.metrics import EpochMetrics, score
@@ -83,6 +84,7 @@ class Run:
         self._seed = seeded_for_research_only
         RandomStream(self._seed)  # refuses a seed that is no whole number before anything is written
         self._resume = resume
+        self._seeds = ExitStack()
         self._current: Batch | None = None
         self._epoch: Epoch | None = None
         self._metrics = EpochMetrics()
@@ -127,6 +129,8 @@ class Run:
             guard.close_model(self.model, private=not isinstance(self.plan, NonPrivatePlan))
             raise
         try:
+            if self._seed is None and not isinstance(self.plan, NonPrivatePlan):
+                self._seeds.enter_context(unknown_seeds())
             if self._run.saved is not None:
                 self._restore(self._run.saved)
             self._stream = self._run.new_stream(self._seed)
@@ -143,6 +147,7 @@ class Run:
 
     def _close(self) -> None:
         self._current = self._epoch = None  # what is stepped from now on is refused
+        self._seeds.close()
         guard.close_model(self.model, private=not isinstance(self.plan, NonPrivatePlan))
         self._run.close()
         self._watchers.close()
